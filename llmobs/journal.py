@@ -39,6 +39,9 @@ class JournalEntry:
     kind: str | None = None
     reason: str | None = None
     count: int | None = None
+    #: With `requests_failed`: all requests of this instance that failed for `reason`, this event included. It lets a
+    #: reader that also saw `/stats` of the same instance count each failure once.
+    total: int | None = None
     model_name: str | None = None
     engine: str | None = None
     message: str = ""
@@ -82,6 +85,7 @@ def from_line(line: bytes) -> JournalEntry | None:
             kind=_text(record.get("kind")),
             reason=_text(record.get("reason")),
             count=None if record.get("count") is None else max(0, int(record["count"])),
+            total=None if record.get("total") is None else max(0, int(record["total"])),
             model_name=_text(record.get("model_name")),
             engine=_text(record.get("engine")),
             message=str(record.get("message", ""))[:1024],

@@ -334,7 +334,7 @@ TOKENS = (
         help="Generated tokens, those of aborted requests included.",
     ),
     Metric(
-        name="vllm_decode_tokens_per_second", kind="gauge", unit="tokens per second", labels=ENGINE,
+        name="vllm_decode_throughput_tokens_per_second", kind="gauge", unit="tokens per second", labels=ENGINE,
         help="Generated tokens per second over the window.",
         source="Δ generated tokens ÷ Δ time",
     ),
@@ -363,7 +363,7 @@ TOKENS = (
         source="prompt tokens by source: local_cache_hit + external_kv_transfer; else prefix hits + external hits",
     ),
     Metric(
-        name="vllm_prefill_tokens_per_second", kind="gauge", unit="tokens per second", labels=ENGINE,
+        name="vllm_prefill_throughput_tokens_per_second", kind="gauge", unit="tokens per second", labels=ENGINE,
         help="Computed prompt tokens per second over the window.",
         source="Δ computed prompt tokens ÷ Δ time",
     ),

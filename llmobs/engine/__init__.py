@@ -1,0 +1,1 @@
+"""What vLLM says → `EngineSnapshot`, whatever version speaks."""
