@@ -211,7 +211,6 @@ class EngineSnapshot:
     partial: bool = False
     #: Gauges and counters were taken at one instant by one process; False in Prometheus' multi-process mode.
     consistent: bool = True
-    healthy: bool | None = None  # what /health said; None when it was not asked or did not answer
     #: Series that no dialect knows.
     unmapped_series: int = 0
     #: Responses of the API by status class ("2xx", "4xx", "5xx"), generation endpoints only.
@@ -221,6 +220,58 @@ class EngineSnapshot:
     hook_errors: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     #: What our instrumentation had to drop: "spans", "log_lines", "journal_lines".
     dropped: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The outcome of one cycle on one target: a snapshot, or the reason why there is none.
+
+    `health` is the status code of GET /health, None when it did not answer. `error_reason` is one of the contract's
+    TARGET_ERRORS. Times as in `EngineSnapshot`.
+    """
+
+    taken_at: float
+    wall_time: float
+    snapshot: EngineSnapshot | None = None
+    error_reason: str | None = None
+    error_message: str = ""
+    health: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OomEvent:
+    """One out-of-memory event and how it was recognised (`evidence`: in_process, log, cgroup, memory_full).
+
+    `id` names the event where its source does; events without one are told apart by time. `time` is Unix time.
+    """
+
+    kind: str
+    evidence: str
+    time: float
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LostRequests:
+    """What the failure journal says about requests lost at an engine death; see `llmobs.journal`."""
+
+    id: str
+    time: float
+    instance: str | None
+    reason: str
+    count: int
+    total: int | None
+    model_name: str | None = None
+    engine: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What was found besides the page since the last cycle. `can_tell` names the OOM kinds it would have shown."""
+
+    can_tell: frozenset[str] = frozenset()
+    ooms: tuple[OomEvent, ...] = ()
+    lost: tuple[LostRequests, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
