@@ -67,6 +67,15 @@ def advance(carry: Carry, now: EngineStats, *, restarted: bool) -> tuple[EngineS
     return (dataclasses.replace(now, **totals) if totals else now), Carry(last, offsets)
 
 
+def advance_counts(
+    carry: Carry, now: Mapping[str, Mapping[str, float]], *, restarted: bool
+) -> tuple[Mapping[str, Mapping[str, float]], Carry]:
+    """Do for counters of the whole server, given as name → key → count, what `advance` does for an engine's."""
+    offsets = _merge(carry.offsets, carry.last) if restarted else carry.offsets
+    last = now if restarted else {**carry.last, **now}
+    return {name: _add(offsets.get(name, _NOTHING), counts) for name, counts in last.items()}, Carry(last, offsets)
+
+
 def restarted(before: EngineSnapshot, now: EngineSnapshot, carries: Mapping[tuple[str, str], Carry]) -> bool:
     """Return whether the server restarted between two snapshots."""
     if before.instance and now.instance:

@@ -29,6 +29,12 @@ _PASSED = tuple(
     if m.fact is not None and m.fact not in ("prefix_queries", "prefix_hits", "kv_cache_usage")
 )
 
+_SERVER_COUNTS = (
+    ("vllm_http_responses_total", "http_responses"),
+    ("llmobs_hook_errors_total", "hook_errors"),
+    ("llmobs_instrument_dropped_total", "dropped"),
+)
+
 
 def samples(state: TargetState, target: str, limits: Limits, *, max_label_values: int = 64) -> tuple[list[Sample], int]:
     """Return the samples of one target and the number of label sets left out by the cap on outside label values."""
@@ -39,8 +45,7 @@ def samples(state: TargetState, target: str, limits: Limits, *, max_label_values
         for name, fact, split in _PASSED:
             value = getattr(stats, fact)
             if split:
-                for key in sorted(value)[:max_label_values]:
-                    out.append(Sample(name, (*labels, key), value[key]))
+                out.extend(Sample(name, (*labels, key), value[key]) for key in sorted(value)[:max_label_values])
                 dropped += max(0, len(value) - max_label_values)
             elif value is not None:
                 out.append(Sample(name, labels, value))
@@ -83,14 +88,11 @@ def _status(state: TargetState, target: str) -> Iterator[Sample]:
         yield Sample("vllm_start_time_seconds", (target,), last.start_time)
     yield Sample("llmobs_target_unmapped_series", (target,), float(last.unmapped_series))
     yield Sample("llmobs_target_partial", (target,), float(last.partial))
-    for status, count in sorted(last.http_responses.items()):
-        yield Sample("vllm_http_responses_total", (target, status), count)
     for hook, active in sorted(last.hook_active.items()):
         yield Sample("llmobs_hook_active", (target, hook), active)
-    for hook, errors in sorted(last.hook_errors.items()):
-        yield Sample("llmobs_hook_errors_total", (target, hook), errors)
-    for kind, count in sorted(last.dropped.items()):
-        yield Sample("llmobs_instrument_dropped_total", (target, kind), count)
+    for name, counts in _SERVER_COUNTS:
+        for kind, count in sorted(state.server_counts.get(counts, {}).items()):
+            yield Sample(name, (target, kind), count)
 
 
 _Derived = tuple[str, tuple[str, ...], "float | Histogram"]

@@ -73,6 +73,8 @@ class TargetState:
     failures: Failures = field(default_factory=Failures)
     restarts: int = 0
     known: Mapping[EngineKey, EngineStats] = field(default_factory=lambda: MappingProxyType({}))
+    server_carry: Carry = field(default_factory=Carry)
+    server_counts: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
     mourned: bool = False
     idle_seconds: float | None = None
 
@@ -142,6 +144,12 @@ def _read(state: TargetState, snapshot: EngineSnapshot, limits: Limits, gpus: Gp
         peak = Peak(snapshot.taken_at, engine.waiting, engine.running, engine.kv_cache_usage)
         kept = (p for p in state.peaks.get(key, ()) if snapshot.taken_at - p.at < limits.peak_seconds)
         peaks[key] = (*kept, peak)
+    counts = {
+        "http_responses": snapshot.http_responses,
+        "hook_errors": snapshot.hook_errors,
+        "dropped": snapshot.dropped,
+    }
+    server_counts, server_carry = monotonic.advance_counts(state.server_carry, counts, restarted=restarted)
     return replace(
         state,
         ever_up=True,
@@ -154,6 +162,8 @@ def _read(state: TargetState, snapshot: EngineSnapshot, limits: Limits, gpus: Gp
         failures=failing.observe(failures, snapshot),
         restarts=restarts,
         known={**state.known, **engines},
+        server_carry=server_carry,
+        server_counts=server_counts,
         mourned=False,
         idle_seconds=_idle_seconds(state, snapshot, gpus),
     )

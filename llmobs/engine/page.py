@@ -312,7 +312,7 @@ def _bound(le: str) -> float | None:
 
 
 def _prefix_cache_unit(facts: Mapping[tuple[str, str | None], _Slots], version: str | None) -> str | None:
-    """Unit of the prefix-cache counters: the new names count tokens, the old ones blocks up to 0.8.5."""
+    """Return the unit of the prefix-cache counters: the new names count tokens, the old ones blocks up to 0.8.5."""
     rank, _ = facts.get(("prefix_queries", None), (0, None))
     if rank == 0:
         return "tokens"
@@ -328,21 +328,18 @@ def _capacity(config: Mapping[str, str], *, engines: int, known: Mapping[str, An
     With data parallelism `num_gpu_blocks` is the sum over all engines, repeated on each: it is left out then.
     `kv_cache_size_tokens` (0.24+) is per engine.
     """
-    out: dict[str, float] = {}
     block_size = _setting(config, "block_size")
     blocks = _setting(config, "num_gpu_blocks") if engines == 1 else None
     tokens = _setting(config, "kv_cache_size_tokens")
     if tokens is None and blocks is not None and block_size is not None:
         tokens = blocks * block_size
-    for name, value in (
-        ("kv_cache_block_size", block_size),
-        ("kv_cache_blocks", blocks),
-        ("kv_cache_tokens", tokens),
-        ("kv_cache_bytes", _setting(config, "kv_cache_memory_bytes")),
-    ):
-        if value is not None and name not in known:
-            out[name] = value
-    return out
+    found = {
+        "kv_cache_block_size": block_size,
+        "kv_cache_blocks": blocks,
+        "kv_cache_tokens": tokens,
+        "kv_cache_bytes": _setting(config, "kv_cache_memory_bytes"),
+    }
+    return {name: value for name, value in found.items() if value is not None and name not in known}
 
 
 def _setting(config: Mapping[str, str], name: str) -> float | None:
