@@ -276,7 +276,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProcess:
-    """Memory of one class of processes on one GPU. `proof` says how it was recognised: procfs, config, none."""
+    """Memory of one class of processes on one GPU. `proof` says how it was recognised: procfs or config."""
 
     role: str  # engine, worker, foreign
     proof: str
@@ -303,7 +303,7 @@ class GpuStats:
     uuid: str
     index: int
     up: bool
-    #: Why it is not up, one word: lost, reset_required, hung, error.
+    #: Why it is not up, one word: lost, reset_required, hung, unreadable (it refuses every field), error.
     reason: str | None = None
     name: str | None = None
     pci_bus_id: str | None = None
@@ -356,8 +356,9 @@ class GpuStats:
 
     xid_errors: Mapping[str, float] = field(default_factory=dict)  # code → count since our start
     xid_last_seen: Mapping[str, float] = field(default_factory=dict)  # code → Unix time
+    xid_listening: bool | None = None  # Xid errors of this GPU would be seen
     mig_instances: tuple[MigInstance, ...] = ()
-    #: Fields this device refused, with the reason; for `llmobs probe` and the page, not for metrics.
+    #: Fields this device refused → why: unsupported, no_permission, unknown, error, suspect.
     unsupported: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -377,3 +378,8 @@ class GpuSnapshot:
     cuda_version: str | None = None
     xid_listener_up: bool | None = None
     devices: tuple[GpuStats, ...] = ()
+    #: Xid errors that came without a device we know, by code, and when they were last seen (Unix time).
+    unknown_xid_errors: Mapping[str, float] = field(default_factory=dict)
+    unknown_xid_last_seen: Mapping[str, float] = field(default_factory=dict)
+    #: Failed NVML calls since our start, by kind of error; refusals that are a device's nature are not counted.
+    nvml_errors: Mapping[str, float] = field(default_factory=dict)

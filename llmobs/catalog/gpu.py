@@ -17,6 +17,18 @@ XID_CODES = (
     "120", "121", "140", "143", "144", "145", "149", "150", "154",
 )  # fmt: skip
 
+#: Why a GPU is not up (`nvidia_gpu_error`), and why one of its fields cannot be read (`nvidia_gpu_field_unavailable`).
+GPU_DOWN_REASONS = ("lost", "reset_required", "hung", "unreadable", "error")
+FIELD_REASONS = ("unsupported", "no_permission", "unknown", "error", "suspect")
+
+#: Kinds of failed NVML calls.
+NVML_ERRORS = (
+    "uninitialized", "invalid_argument", "no_permission", "insufficient_size", "insufficient_power",
+    "driver_not_loaded", "irq_issue", "corrupted_inforom", "gpu_lost", "reset_required", "operating_system",
+    "version_mismatch", "in_use", "memory", "insufficient_resources", "not_ready", "gpu_not_found", "invalid_state",
+    "unknown", "other",
+)  # fmt: skip
+
 DIRECTIONS = ("tx", "rx")
 CLOCKS = ("graphics", "sm", "memory")
 
@@ -25,6 +37,20 @@ GPU_METRICS = (
         name="nvidia_gpu_up", kind="gauge", unit="bool", labels=GPU,
         help="1 if the GPU answered in the last cycle, 0 if it is lost, needs a reset, or a call to it hangs.",
         meaning="A lost GPU keeps this series and loses all others.", fact="up",
+    ),
+    Metric(
+        name="nvidia_gpu_error", kind="gauge", unit="bool", labels=(*GPU, "reason"),
+        values={"reason": GPU_DOWN_REASONS},
+        help="Why the GPU is not up; all 0 while it is.",
+        meaning="lost: off the bus, reboot or replace. reset_required: reset it. hung: a driver call does not return. "
+                "unreadable: it refuses every field.",
+    ),
+    Metric(
+        name="nvidia_gpu_field_unavailable", kind="gauge", unit="bool", labels=(*GPU, "field", "reason"),
+        values={"reason": FIELD_REASONS},
+        help="1 for each field of the GPU that could not be read in the last cycle, with the reason.",
+        meaning="unsupported is this GPU's or driver's nature. no_permission: give the sidecar the right, see the GPU "
+                "guide. suspect: the driver's figure contradicts another one and is withheld.",
     ),
     Metric(
         name="nvidia_gpu_info", kind="info", unit="info",
@@ -201,11 +227,16 @@ GPU_METRICS = (
     Metric(
         name="nvidia_gpu_xid_errors_total", kind="counter", unit="errors", labels=(*GPU, "xid"), fact="xid_errors",
         help="Xid errors by code since llmobs watches; codes worth an alert are there at 0 from the start.",
-        meaning="See the runbook of the code's tier. An Xid before llmobs started is not seen.",
+        meaning="See the runbook of the code's tier. An Xid before llmobs started is not seen. One that names no known "
+                "GPU has the uuid unknown.",
     ),
     Metric(
         name="nvidia_gpu_xid_last_seen_timestamp_seconds", kind="gauge", unit="seconds", labels=(*GPU, "xid"),
         fact="xid_last_seen", help="Unix time of the last Xid error of this code.",
+    ),
+    Metric(
+        name="nvidia_gpu_xid_listener_up", kind="gauge", unit="bool", labels=GPU, fact="xid_listening",
+        help="1 if Xid errors of this GPU are being listened for; 0 means that they would be missed.",
     ),
     Metric(
         name="nvidia_gpu_mig_memory_total_bytes", kind="gauge", unit="bytes", labels=(*GPU, "gpu_instance", "profile"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llmobs.catalog.gpu import NVML_ERRORS
 from llmobs.catalog.model import TARGET, Metric
 
 GPU_REASONS = (
@@ -77,6 +78,11 @@ OWN_METRICS = (
     Metric(
         name="llmobs_nvml_error", kind="gauge", unit="bool", labels=("reason",), values={"reason": GPU_REASONS},
         help="Why there are no GPU metrics; all 0 when there are.",
+    ),
+    Metric(
+        name="llmobs_nvml_errors_total", kind="counter", unit="errors", labels=("error",),
+        values={"error": NVML_ERRORS},
+        help="NVML calls that failed, by kind of error; fields that a GPU does not have are not errors.",
     ),
     Metric(
         name="llmobs_xid_listener_up", kind="gauge", unit="bool", labels=(),
