@@ -113,6 +113,14 @@ OWN_METRICS = (
         source="/stats",
     ),
     Metric(
+        name="llmobs_probe_success", kind="gauge", unit="bool", labels=(),
+        help="On /probe only: 1 if the last cycle of the probed target succeeded.",
+    ),
+    Metric(
+        name="llmobs_probe_age_seconds", kind="gauge", unit="seconds", labels=(),
+        help="On /probe only: age of the last finished cycle of the probed target.",
+    ),
+    Metric(
         name="process_cpu_seconds_total", kind="counter", unit="seconds", labels=(), help="CPU time of llmobs.",
     ),
     Metric(

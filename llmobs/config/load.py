@@ -52,11 +52,17 @@ def leaves(cls: type = Settings, path: str = "") -> Iterable[tuple[str, dataclas
 
 def to_dict(settings: Any, *, mask: bool = True) -> dict[str, Any]:
     """Return the settings as plain values; passwords in URLs are masked (keys are only ever named by file)."""
-    plain: dict[str, Any] = dataclasses.asdict(settings)
+    plain: dict[str, Any] = _plain(dataclasses.asdict(settings))
     if mask:
         for target in plain.get("targets", ()):
             target["url"] = mask_url(target["url"])
     return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def _read_file(file: Path) -> dict[str, Any]:
@@ -81,7 +87,7 @@ def _read_file(file: Path) -> dict[str, Any]:
 
 
 def _merge_environment(merged: dict[str, Any], environment: Mapping[str, str]) -> None:
-    for key, _, hint in leaves():
+    for key, _, _ in leaves():
         variable = "LLMOBS_" + key.replace(".", "_").upper()
         if variable not in environment:
             continue
@@ -89,8 +95,6 @@ def _merge_environment(merged: dict[str, Any], environment: Mapping[str, str]) -
         if key == "targets":
             # The one list worth having in the environment: URLs, comma separated.
             value: Any = [{"url": url.strip()} for url in text.split(",") if url.strip()]
-        elif "tuple" in str(hint):
-            value = [part.strip() for part in text.split(",") if part.strip()]
         else:
             value = text
         _put(merged, key.split("."), value, variable)
@@ -128,6 +132,9 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return _build(hint, value, path)
     if origin is tuple:
+        if isinstance(value, str) and arguments[0] is str:
+            # As environment variables and flags write lists.
+            value = [part.strip() for part in value.split(",") if part.strip()]
         if isinstance(value, str) or not isinstance(value, (list, tuple)):
             raise ConfigError(f"{path}: expected a list, not {_show(path, value)}")
         return tuple(_convert(arguments[0], part, f"{path}[{i}]") for i, part in enumerate(value))

@@ -1,0 +1,85 @@
+"""`llmobs run`: put the daemon together and run it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from llmobs import log
+from llmobs.config import Settings, TargetSettings, complete
+from llmobs.engine.http import HttpClient
+from llmobs.errors import TargetError
+from llmobs.exporter.daemon import Daemon
+from llmobs.exporter.gpus import GpuSource
+
+#: What `--demo` watches when it answers.
+LOCAL = "http://localhost:8000"
+
+
+def run(settings: Settings, load: Callable[[], Settings], *, demo: bool, scenario: str | None = None) -> None:
+    """Run the daemon until it is told to stop.
+
+    With `demo`, a simulated engine is watched when no target is configured and nothing answers at `LOCAL`.
+    """
+    limit = log.configure(settings.log)
+    asyncio.run(_run(settings, load, limit, demo=demo, scenario=scenario))
+
+
+async def _run(
+    settings: Settings, load: Callable[[], Settings], limit: log.RateLimit, *, demo: bool, scenario: str | None
+) -> None:
+    async with AsyncExitStack() as stack:
+        simulated_gpus: GpuSource | None = None
+        if demo and not settings.targets and not settings.discovery.files and not settings.discovery.dns:
+            local = complete(TargetSettings(url=LOCAL), "targets[0]")
+            if scenario is None and await _answers(local):
+                settings = dataclasses.replace(settings, targets=(local,))
+            else:
+                from llmobs.simulate import SimulatedServer
+
+                server = await stack.enter_async_context(SimulatedServer(scenario or "demo"))
+                simulated = complete(TargetSettings(url=server.url, name="simulated"), "targets[0]")
+                settings = dataclasses.replace(settings, targets=(simulated,))
+                simulated_gpus = server.gpus
+                log.get().warning(
+                    "simulated", detail=f"nothing answers at {LOCAL}: everything shown is simulated", once=True
+                )
+            configured = settings
+
+            def reload() -> Settings:
+                return dataclasses.replace(load(), targets=configured.targets)
+
+            load = reload
+        source: GpuSource | None = simulated_gpus
+        if source is None and settings.gpu.enabled:
+            from llmobs.gpu import GpuReader
+
+            source = GpuReader(
+                timeout=settings.gpu.timeout_seconds,
+                watched=tuple(uuid for target in settings.targets for uuid in target.gpus),
+            )
+        daemon = Daemon(
+            settings, load=load, gpu_source=source, gpus_simulated=simulated_gpus is not None, log_limit=limit
+        )
+        await daemon.run(ready=_announce)
+
+
+async def _answers(target: TargetSettings) -> bool:
+    client = HttpClient(target)
+    try:
+        answer = await client.get("/metrics", timeout=2.0)
+    except TargetError:
+        return False
+    finally:
+        await client.close()
+    return answer.status == 200 and b"vllm" in answer.body
+
+
+def _announce(addresses: list[str]) -> None:
+    for address in addresses:
+        print(
+            f"llmobs: live page at {address}  metrics at {address}metrics  (Ctrl-C stops)", file=sys.stderr, flush=True
+        )
