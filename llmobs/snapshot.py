@@ -135,6 +135,7 @@ class EngineStats:
 
     # Requests
     finished: Mapping[str, float] = _counter("finished_reason")
+    completed: float | None = _counter()  # HTTP requests answered in full; with `failed` every request is counted once
     failed: Mapping[str, float] = _counter("reason")  # only where the source counts every failure itself
     oom: Mapping[str, float] = _counter("kind")
     corrupted: float | None = _counter()  # NaN logits
@@ -313,7 +314,7 @@ class GpuStats:
     watched_proof: str = "none"
 
     memory_total_bytes: float | None = None
-    memory_used_bytes: float | None = None  # without the reserved part
+    memory_used_bytes: float | None = None  # without the reserved part; with it when that is None
     memory_free_bytes: float | None = None
     memory_reserved_bytes: float | None = None
     memory_unaccounted_bytes: float | None = None  # used, but owned by no visible process

@@ -36,7 +36,8 @@ GPU_METRICS = (
     Metric(
         name="nvidia_gpu_up", kind="gauge", unit="bool", labels=GPU,
         help="1 if the GPU answered in the last cycle, 0 if it is lost, needs a reset, or a call to it hangs.",
-        meaning="A lost GPU keeps this series and loses all others.", fact="up",
+        meaning="A GPU that is down keeps this series, the reason, its info and its Xid counts, and loses all others.",
+        fact="up",
     ),
     Metric(
         name="nvidia_gpu_error", kind="gauge", unit="bool", labels=(*GPU, "reason"),
@@ -63,7 +64,8 @@ GPU_METRICS = (
     ),
     Metric(
         name="nvidia_gpu_memory_used_bytes", kind="gauge", unit="bytes", labels=GPU, fact="memory_used_bytes",
-        help="Memory in use by anybody, without the part reserved by the driver.",
+        help="Memory in use by anybody, without the part reserved by the driver; where there is no reserved series, that "
+             "part is counted in.",
     ),
     Metric(
         name="nvidia_gpu_memory_free_bytes", kind="gauge", unit="bytes", labels=GPU, fact="memory_free_bytes",
