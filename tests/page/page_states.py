@@ -174,8 +174,8 @@ def hostile(now: float) -> State:
         now,
         [
             target(
-                now, evil, url="javascript:window.pwned=1", version=script, dialect=evil, labels={evil: script, "l": long},
-                error={"reason": evil, "message": script}, state=evil,
+                now, evil, url="javascript:window.pwned=1", version=script, dialect=evil, state=evil,
+                labels={evil: script, "l": long}, error={"reason": evil, "message": script},
                 engines=[engine(now, model_name=script + long, engine=evil, failed={evil: 3})],
             ),
             target(now, long),

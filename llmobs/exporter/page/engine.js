@@ -1,11 +1,14 @@
 // The numbers of one engine: tiles with a sparkline each, and the split of request time as a bar.
 
 import { h, setAttribute, setChildren, setText, setTexts, show } from "./dom.js";
-import { age, count, DASH, known, percent, perSecond, seconds, sum, tokensPerSecond } from "./format.js";
+import { count, DASH, known, percent, perSecond, seconds, span, sum, tokensPerSecond } from "./format.js";
 import { Spark } from "./spark.js";
 
 const PHASES = ["queue", "prefill", "decode"];
 const REASONS = ["oom", "timeout", "abort", "error", "engine_dead", "rejected", "invalid", "context_length"];
+const SERIOUS = new Set(["oom", "engine_dead"]); // always in red; the others only while they occur
+const RECENT = 12; // points of history that count as now: one minute
+
 export const words = (name) => String(name).replaceAll("_", " ");
 
 /** A labelled number with an optional note, second number and sparkline. */
@@ -78,9 +81,13 @@ class FailureTile extends Tile {
     const bad = told.filter((reason) => counts[reason] > 0).sort((a, b) => counts[b] - counts[a]);
     const names = (reasons) => reasons.map(words).join(", ");
     const unknown = REASONS.filter((reason) => !told.includes(reason));
-    super.update(count(sum(told.map((r) => counts[r]))), told.length ? "in total" : "", history, now);
-    setAttribute(this.root, "data-bad", bad.length ? "" : null);
-    setTexts(this.list, bad.map((reason) => `${words(reason)} ${count(counts[reason])}`), "li", "chip bad");
+    const recent = history?.series?.[this.series]?.slice?.(-RECENT) ?? [];
+    const failing = recent.some((value) => value > 0);
+    super.update(count(sum(told.map((r) => counts[r]))),
+      told.length ? (failing ? "in total, and some in the last minute" : "in total") : "", history, now);
+    setAttribute(this.root, "data-bad", failing ? "" : null);
+    setTexts(this.list, bad.map((reason) => `${words(reason)} ${count(counts[reason])}`), "li", "chip");
+    bad.forEach((reason, i) => setAttribute(this.list.children[i], "data-bad", SERIOUS.has(reason) ? "" : null));
     show(this.list, bad.length > 0);
     const none = told.filter((reason) => !bad.includes(reason));
     setText(this.zero, [
@@ -118,8 +125,8 @@ class PhaseBar {
     setAttribute(this.bar, "aria-label", any
       ? `Request time: ${PHASES.map((phase, i) => `${phase} ${percent(shares[i])}`).join(", ")}`
       : "Request time by phase: not known");
-    const span = known(windowSeconds) ? `in the last ${age(windowSeconds)}` : "in the window";
-    setText(this.note, any ? span : `not known: no request was timed ${span}`);
+    const when = known(windowSeconds) ? `in the last ${span(windowSeconds)}` : "in the window";
+    setText(this.note, any ? when : `not known: no request was timed ${when}, or the source does not tell`);
   }
 }
 

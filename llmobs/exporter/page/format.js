@@ -61,6 +61,9 @@ export const age = or((value) => {
   return pair(86400, "d", 3600, "h");
 });
 
+/** A short fixed time such as an interval or a window: 0.5 s · 60 s · 10 min */
+export const span = or((value) => (value <= 120 ? `${rate(value)}${NBSP}s` : age(value)));
+
 export const bytes = or((value) => {
   const size = Math.abs(value);
   if (size < 1024) return `${fixed(value, 0)}${NBSP}B`;

@@ -122,7 +122,7 @@ class Gpu {
     tiles.power.update(watts(gpu.power_watts),
       known(gpu.power_limit_watts) ? `of ${watts(gpu.power_limit_watts)}` : "", gpu.history, now);
     tiles.temperature.update(celsius(gpu.temperature_celsius), "", gpu.history, now);
-    const throttle = Array.isArray(gpu.throttle) ? gpu.throttle : null;
+    const throttle = up && Array.isArray(gpu.throttle) ? gpu.throttle : null; // a lost GPU cannot say
     setText(this.throttle, throttle ? throttle.map(words).join(", ") || "nothing" : "–");
     setAttribute(this.throttle, "data-bad", throttle?.length ? "" : null);
     const xids = gpu.xid ? Object.entries(gpu.xid).filter(([, n]) => n > 0) : null;

@@ -2,12 +2,12 @@
 
 import { h, Keyed, setAttribute, setChildren, setText, show } from "./dom.js";
 import { count, many, most, sum } from "./format.js";
-import { CELLS, severity, stateIcon, STATES, stateWord, Target } from "./target.js";
+import { CELLS, look, severity, stateIcon, stateWord, Target, urgency } from "./target.js";
 
 const OPEN_UP_TO = 3; // that many targets start open
 const TOOLS_FROM = 6; // from so many on there is a filter
 const ORDERS = {
-  problems: ["Problems first", (a, b) => severity(a.state) - severity(b.state) || byName(a, b)],
+  problems: ["Problems first", (a, b) => urgency(a) - urgency(b) || byName(a, b)],
   name: ["Name", (a, b) => byName(a, b)],
   waiting: ["Most waiting", (a, b) => top(b, "waiting") - top(a, "waiting") || byName(a, b)],
   kv: ["Fullest KV cache", (a, b) => top(b, "kv_cache_usage_ratio") - top(a, "kv_cache_usage_ratio") || byName(a, b)],
@@ -52,10 +52,10 @@ export class TargetList {
 
   makeChip(state) {
     const icon = stateIcon();
-    setAttribute(icon.path, "d", STATES[state]?.icon ?? "M12 6v8M12 18v.1");
+    setAttribute(icon.path, "d", look(state).icon);
     const number = h("b");
-    const button = h("button", { type: "button", class: "count", "aria-pressed": "false",
-      "data-state": state in STATES ? state : "unknown" }, icon.root, number, h("span", { text: ` ${stateWord(state).toLowerCase()}` }));
+    const button = h("button", { type: "button", class: "count", "aria-pressed": "false", "data-state": look(state).kind },
+      icon.root, number, h("span", { text: ` ${stateWord(state).toLowerCase()}` }));
     button.addEventListener("click", () => {
       if (!this.states.delete(state)) this.states.add(state);
       this.arrange();
@@ -68,6 +68,7 @@ export class TargetList {
     const keys = targets.map((target, i) => key(target, targets, i));
     const fresh = keys.filter((k) => !this.parts.map.has(k));
     this.list = this.parts.take(keys);
+    const changes = [];
     targets.forEach((target, i) => {
       const part = this.list[i];
       if (fresh.includes(keys[i]) && targets.length <= OPEN_UP_TO) part.setOpen(true);
@@ -78,9 +79,10 @@ export class TargetList {
         console.error("llmobs: cannot show a target", error);
       }
       const before = this.seen.get(keys[i]);
-      if (before !== undefined && before !== target.state) this.announce(`${target.name} is now ${stateWord(target.state)}`);
+      if (before !== undefined && before !== target.state) changes.push(`${target.name} is now ${stateWord(target.state)}`);
       this.seen.set(keys[i], target.state);
     });
+    if (changes.length) this.announce(changes.length > 5 ? `${count(changes.length)} targets changed state` : changes.join(". "));
     for (const old of this.seen.keys()) if (!keys.includes(old)) this.seen.delete(old);
     this.arrange();
   }
@@ -93,7 +95,7 @@ export class TargetList {
     const present = [...counts.keys()].sort((a, b) => severity(a) - severity(b));
     this.chips.take(present).forEach(({ button, number }, i) => {
       setText(number, count(counts.get(present[i])));
-      setAttribute(button, "aria-pressed", this.states.has(present[i]));
+      setAttribute(button, "aria-pressed", String(this.states.has(present[i])));
       setAttribute(button, "title", `Show only targets that are ${present[i]}`);
     });
     setChildren(this.summary, present.map((state) => this.chips.map.get(state).button));

@@ -1,10 +1,10 @@
 // The live page: asks the daemon for its state every two seconds and writes it into the page, in place.
 
 import { setAttribute, setText, show } from "./dom.js";
-import { age, count, known, many } from "./format.js";
+import { age, count, known, many, span } from "./format.js";
 import { GpuList } from "./gpus.js";
 import { TargetList } from "./list.js";
-import { severity, stateWord } from "./target.js";
+import { inTrouble, outdated, stateWord } from "./target.js";
 
 const POLL = 2000; // ms between two questions
 const PATIENCE = 5000; // ms until a question counts as failed
@@ -88,7 +88,7 @@ function render(state) {
   show(at("simulated"), simulated > 0 || state.gpus?.simulated === true);
   setText(at("simulated"), simulation(simulated, list.length, state.gpus?.simulated === true));
   setText(at("window"), known(state.window_seconds)
-    ? `rates and percentiles over ${age(state.window_seconds)}, lines over 10 min` : "lines over 10 min");
+    ? `rates and percentiles over ${span(state.window_seconds)}, lines over 10 min` : "lines over 10 min");
   setText(at("version"), String(state.version ?? ""));
   targets.update(list, { now, windowSeconds: state.window_seconds });
   gpus.update(state.gpus, now);
@@ -104,8 +104,8 @@ function simulation(n, all, gpu) {
 
 /** The state in the tab's title, so that a background tab still tells. */
 function title(list) {
-  if (list.length === 1) return `${stateWord(list[0].state)} · ${list[0].name} · llmobs`;
-  const bad = list.filter(({ state }) => severity(state) < severity("starting"));
+  if (list.length === 1) return `${outdated(list[0]) ? "Last known: " : ""}${stateWord(list[0].state)} · ${list[0].name} · llmobs`;
+  const bad = list.filter(inTrouble);
   return list.length ? `${bad.length ? `${count(bad.length)} of ${count(list.length)} in trouble` : "all well"} · llmobs` : "llmobs";
 }
 

@@ -71,7 +71,7 @@ export class Spark {
   describe() {
     const there = this.points.filter((p) => p.value !== null);
     if (!there.length) {
-      this.text = "no history yet";
+      this.text = "no history";
       setAttribute(this.picture, "aria-label", `${this.label}, last 10 minutes: no data`);
     } else {
       const values = there.map((p) => p.value);

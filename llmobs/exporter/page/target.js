@@ -2,10 +2,10 @@
 
 import { h, Keyed, setAttribute, setChildren, setText, setTexts, show, svg } from "./dom.js";
 import { Engine, setValue, words } from "./engine.js";
-import { age, count, DASH, known, many, most, percent, seconds, sum, tokensPerSecond } from "./format.js";
+import { age, count, DASH, known, many, most, percent, seconds, span, sum, tokensPerSecond } from "./format.js";
 
 /** States, worst first: what each means to an operator, and its picture (so that colour never stands alone). */
-export const STATES = {
+const STATES = {
   dead: { icon: "M6 6l12 12M18 6L6 18", says: "The server answers, but its engine is gone. It must be restarted." },
   stalled: { icon: "M8.5 5v14M15.5 5v14", says: "Work is there, but no token comes out, although health says OK." },
   livelock: {
@@ -18,10 +18,27 @@ export const STATES = {
   sleeping: { icon: "M20 14.5A8.5 8.5 0 1 1 9.5 4a7 7 0 0 0 10.5 10.5z", says: "Put to sleep: no requests are served." },
   ready: { icon: "M5 12.5l5 5L19.5 7", says: "" },
 };
+const CERTAIN = new Set(["unreachable", "dead", "starting"]); // states that stay true without a good read
 const ORDER = Object.keys(STATES);
 
 /** Place in the order "worst first"; a state this page does not know comes before all. */
 export const severity = (state) => ORDER.indexOf(state);
+
+/** The word is from a read that is too old to say how the target is now. */
+export const outdated = (target) => Boolean(target.stale) && !CERTAIN.has(target.state);
+
+/** The same order for a whole target; one whose state is outdated stands among the unreachable ones. */
+export const urgency = (target) =>
+  outdated(target) ? Math.min(severity(target.state), severity("unreachable")) : severity(target.state);
+export const inTrouble = (target) => urgency(target) < severity("starting");
+
+/** How a state looks: its name for the style sheet, its picture, its meaning. Own properties only: a server may send
+ * any word, also "constructor". */
+export function look(state) {
+  if (Object.hasOwn(STATES, String(state))) return { kind: state, ...STATES[state] };
+  return { kind: "unknown", icon: "M12 6v8M12 18v.1", says: "This page does not know this state; reload it." };
+}
+
 export const stateWord = (state) => {
   const word = words(state ?? "unknown");
   return word.charAt(0).toUpperCase() + word.slice(1);
@@ -92,18 +109,22 @@ export class Target {
 
   setOpen(open) {
     this.open = open;
-    setAttribute(this.toggle, "aria-expanded", open);
+    setAttribute(this.toggle, "aria-expanded", String(open));
     setAttribute(this.root, "data-open", open ? "" : null);
     show(this.body, open);
     show(this.row, !open);
-    if (open && this.target) this.updateBody();
+    if (!this.target) return;
+    if (open) this.updateBody();
+    else this.updateRow();
   }
 
   update(target, context) {
     Object.assign(this, { target, context });
     const state = String(target.state ?? "unknown");
-    setAttribute(this.root, "data-state", state in STATES ? state : "unknown");
-    setAttribute(this.icon.path, "d", STATES[state]?.icon ?? "M12 6v8M12 18v.1");
+    const { kind, icon } = look(state);
+    setAttribute(this.root, "data-state", kind);
+    setAttribute(this.root, "data-old", outdated(target) ? "" : null);
+    setAttribute(this.icon.path, "d", icon);
     setText(this.word, stateWord(state));
     setText(this.name, String(target.name ?? DASH));
     setText(this.since, known(target.state_age_seconds) ? `for ${age(target.state_age_seconds)}` : "");
@@ -121,13 +142,14 @@ export class Target {
 
   updateRow() {
     const engines = this.list();
+    setAttribute(this.row, "data-empty", engines.length ? null : "");
     CELLS.forEach(([, value], i) => setValue(this.cells[i], value(engines)));
   }
 
   updateBody() {
     const { target, context } = this;
     const engines = this.list();
-    const says = STATES[target.state]?.says ?? "This page does not know this state; reload it.";
+    const { says } = look(target.state);
     setText(this.says, says);
     show(this.says, says !== "");
     setTexts(this.problems, this.listProblems());
@@ -157,7 +179,7 @@ export class Target {
     }
     if (target.stale) {
       lines.push(known(target.age_seconds)
-        ? `Stale: the last good read was ${age(target.age_seconds)} ago, one is due every ${seconds(target.interval_seconds)}.`
+        ? `Stale: the last good read was ${age(target.age_seconds)} ago, one is due every ${span(target.interval_seconds)}.`
         : "Stale: there was no good read yet.");
     }
     if (target.partial) {
@@ -176,9 +198,11 @@ export class Target {
     if (target.version) facts.push(`vLLM ${target.version}`);
     if (target.source) {
       facts.push(`read from /${target.source}` + (target.dialect ? ` (${target.dialect})` : "") +
-        (known(target.interval_seconds) ? ` every ${seconds(target.interval_seconds)}` : ""));
+        (known(target.interval_seconds) ? ` every ${span(target.interval_seconds)}` : ""));
     }
-    if (!target.stale && known(target.age_seconds)) facts.push(`read ${age(target.age_seconds)} ago`);
+    if (!target.stale && known(target.age_seconds)) {
+      facts.push(target.age_seconds < 1 ? "read just now" : `read ${age(target.age_seconds)} ago`);
+    }
     if (known(target.restarts)) facts.push(target.restarts ? `restarted ${many(target.restarts, "time")}` : "no restarts");
     if (target.oom && !this.outOfMemory()) facts.push("no out-of-memory");
     for (const [name, value] of Object.entries(target.labels ?? {})) facts.push(`${name}=${value}`);
