@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_probe(commands)
     _add_config(commands)
     _add_generate(commands)
+    _add_instrument(commands)
     return parser
 
 
@@ -54,11 +55,39 @@ def _settings_flags(command: argparse.ArgumentParser) -> None:
         help="any setting, as in --set derive.window_seconds=30",
     )
     command.add_argument("--target", action="append", metavar="URL", help="a vLLM to watch; can be given several times")
+    _add_target_extras(command)
     command.add_argument("--listen", "--web.listen-address", action="append", metavar="ADDRESS", help="default :9401")
     command.add_argument("--web.config.file", dest="web_config", metavar="FILE", help="TLS and basic auth")
     command.add_argument("--log-level", choices=["debug", "info", "warning", "error"])
     command.add_argument("--no-collector.gpu", dest="no_gpu", action="store_true", help="do not read NVML")
     command.add_argument("--otlp", action="store_true", help="also push the metrics by OTLP (OTEL_EXPORTER_OTLP_*)")
+
+
+def _add_target_extras(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="constant label for the targets given with --target; an empty value is left out",
+    )
+    command.add_argument("--state-dir", metavar="DIR", help="LLMOBS_STATE_DIR of those targets")
+    command.add_argument("--api-key-env", metavar="NAME", help="environment variable with those targets' API key")
+
+
+def _target_extras(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what the flags say about every target given with --target: labels, state directory, API key."""
+    labels = {name: value for name, value in _pairs("--label", arguments.label) if value}
+    extras = {"labels": labels, "state_dir": arguments.state_dir, "api_key_env": arguments.api_key_env}
+    return {key: value for key, value in extras.items() if value}
+
+
+def _pairs(flag: str, values: Sequence[str]) -> list[tuple[str, str]]:
+    """Return NAME=VALUE arguments as pairs. Raises ConfigError for anything else."""
+    for value in values:
+        if not value.partition("=")[0] or "=" not in value:
+            raise ConfigError(f"{flag} {value}: expected NAME=VALUE, as in {flag} model_id=chat-8b")
+    return [(v.partition("=")[0], v.partition("=")[2]) for v in values]
 
 
 def _load(arguments: argparse.Namespace) -> Settings:
@@ -72,7 +101,7 @@ def _load(arguments: argparse.Namespace) -> Settings:
             raise ConfigError(f"--set {pair}: expected KEY=VALUE, as in --set derive.window_seconds=30")
         flags[key] = value
     if arguments.target:
-        flags["targets"] = [{"url": url} for url in arguments.target]
+        flags["targets"] = [{"url": url, **_target_extras(arguments)} for url in arguments.target]
     if arguments.listen:
         flags["web.listen"] = arguments.listen
     if arguments.web_config:
@@ -171,13 +200,67 @@ def _add_generate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     command.add_argument("--config", type=Path, metavar="FILE", help="YAML with your thresholds and names")
     command.add_argument("--format", metavar="FORMAT", help="another output format of this kind")
     command.add_argument("--without", action="append", default=[], metavar="PART", help="leave a part out")
+    _add_deploy_flags(command)
     command.set_defaults(run=_generate)
+
+
+def _add_deploy_flags(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("deploy", "only with `llmobs generate deploy`")
+    group.add_argument("--for", dest="platform", choices=["compose", "k8s", "systemd"], help="render for one platform")
+    group.add_argument("--target", action="append", default=[], metavar="URL", help="a vLLM to watch")
+    group.add_argument("--label", action="append", default=[], metavar="NAME=VALUE", help="constant label of the targets")
+    group.add_argument("--name", metavar="NAME", help="with --for k8s: name of your Deployment or StatefulSet")
+    group.add_argument("--namespace", metavar="NAME", help="with --for k8s: its namespace")
+    group.add_argument("--container", metavar="NAME", help="with --for k8s: name of the container that runs vLLM")
+    group.add_argument("--image", metavar="IMAGE", help="the llmobs image")
+    group.add_argument(
+        "--patch",
+        type=Path,
+        metavar="FILE",
+        help="with --for k8s: add the sidecar to the workload in FILE; prints the new YAML, and the diff on stderr",
+    )
+
+
+def _deploy_extra(arguments: argparse.Namespace) -> tuple[tuple[str, str], ...]:
+    """Return the deploy flags that were given, as options."""
+    single = {"for": arguments.platform, "name": arguments.name, "namespace": arguments.namespace,
+              "container": arguments.container, "image": arguments.image}  # fmt: skip
+    given = [(key, value) for key, value in single.items() if value]
+    given += [("target", url) for url in arguments.target]
+    given += [("label", label) for label in arguments.label]
+    if (given or arguments.patch) and arguments.kind != "deploy":
+        raise ConfigError("--for, --target, --label and --patch belong to `llmobs generate deploy`")
+    _pairs("--label", arguments.label)
+    return tuple(given)
+
+
+def _patch(arguments: argparse.Namespace) -> int:
+    """Print the workload with the sidecar, and what changed on stderr; on a terminal only what changed."""
+    from llmobs.deploy import patch
+
+    if arguments.platform not in (None, "k8s"):
+        raise ConfigError(f"--patch is for Kubernetes; leave out --for {arguments.platform}")
+    text, diff = patch(arguments.patch, _deploy_extra(arguments))
+    if sys.stdout.isatty():
+        print(diff, end="")
+        print("Redirect stdout to a file to keep the new YAML.", file=sys.stderr)
+    else:
+        print(text, end="")
+        print(diff, end="", file=sys.stderr)
+    return 0
 
 
 def _generate(arguments: argparse.Namespace) -> int:
     from llmobs.generate import GENERATORS, Options, check, generate, write
 
-    options = Options(config=arguments.config, format=arguments.format, without=tuple(arguments.without))
+    if arguments.patch:
+        return _patch(arguments)
+    options = Options(
+        config=arguments.config,
+        format=arguments.format,
+        without=tuple(arguments.without),
+        extra=_deploy_extra(arguments),
+    )
     for kind in [arguments.kind] if arguments.kind else GENERATORS:
         files = generate(kind, options)
         if arguments.check:
@@ -186,3 +269,33 @@ def _generate(arguments: argparse.Namespace) -> int:
             for path in write(files, arguments.out):
                 print(path)
     return 0
+
+
+def _add_instrument(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "instrument",
+        help="run vLLM with everything of llmobs inside it",
+        usage="llmobs instrument [--check] [--engine-death-exit-code N] [--] vllm serve MODEL ...",
+        description="Set what the installed vLLM needs, then become the given command: same exit code and signals.",
+    )
+    command.add_argument("--check", action="store_true", help="say which hooks this vLLM offers; start nothing")
+    command.add_argument(
+        "--engine-death-exit-code",
+        type=int,
+        metavar="N",
+        help="exit with N when the engine died and vLLM would exit with 0, which restart managers take for success",
+    )
+    command.add_argument("command", nargs=argparse.REMAINDER, help="the command, usually vllm serve ...")
+    command.set_defaults(run=_instrument)
+
+
+def _instrument(arguments: argparse.Namespace) -> int:
+    if arguments.check:
+        from llmobs.instrument.check import check, report
+
+        print(report(check()))
+        return 0
+    from llmobs.instrument.launch import launch
+
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    return launch(command, engine_death_exit_code=arguments.engine_death_exit_code)

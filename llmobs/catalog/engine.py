@@ -466,6 +466,11 @@ REQUESTS = (
         help="Sequences that left the engine by its own decision, by reason; abort and error are not successes.",
     ),
     Metric(
+        name="vllm_requests_completed_total", kind="counter", unit="requests", labels=ENGINE, fact="completed",
+        help="HTTP requests answered in full; with vllm_request_failed_total every request is counted exactly once.",
+        source="/stats: completed",
+    ),
+    Metric(
         name="vllm_request_failed_total", kind="counter", unit="requests", labels=(*ENGINE, "reason"),
         values={"reason": FAILURE_REASONS},
         help="Requests that failed, by reason; a reason its source cannot know is absent.",

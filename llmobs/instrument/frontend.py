@@ -1,0 +1,178 @@
+"""Hooks on vLLM's OutputProcessor, in the API server: they link sequences to requests and see every step.
+
+The interfaces vLLM offers carry neither the request behind a first token nor an aborted one. All hooks only read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from llmobs.instrument import record as records
+from llmobs.instrument import runtime as runtimes
+from llmobs.instrument.guard import Guard, guard
+from llmobs.instrument.ledger import POSITION
+from llmobs.instrument.patch import wrap
+from llmobs.instrument.record import RequestRecord, SequenceRecord
+
+_PROCESSOR = "vllm.v1.engine.output_processor:OutputProcessor."
+_LAST_POSITION = len(POSITION) - 1
+
+#: (token-position bucket, interval in seconds) of the message being processed; `record()` gives it to its engine.
+pending: list[tuple[int, float]] = []
+
+
+def install() -> dict[str, bool]:
+    """Put the hooks in place; return which of them this version of vLLM has."""
+    sequences, steps, death = guard("sequences"), guard("steps"), guard("engine_death")
+    found = {
+        "sequences": wrap(_PROCESSOR + "add_request", sequences, lambda f: _after_add(f, sequences))
+        and wrap(_PROCESSOR + "_update_stats_from_finished", sequences, lambda f: _after_finish(f, sequences))
+        and wrap(_PROCESSOR + "abort_requests", sequences, lambda f: _around_abort(f, sequences)),
+        "steps": wrap(_PROCESSOR + "process_outputs", steps, lambda f: _before_process(f, steps)),
+        "engine_death": wrap(_PROCESSOR + "propagate_error", death, lambda f: _before_propagate(f, death)),
+    }
+    shutdown = guard("shutdown")
+    found["shutdown"] = wrap(
+        "vllm.v1.engine.async_llm:AsyncLLM.shutdown", shutdown, lambda f: _before_shutdown(f, shutdown)
+    )
+    for name, present in found.items():
+        if not present:
+            guard(name).active = False
+    return found
+
+
+def _before_shutdown(original: Callable[..., Any], hook: Guard) -> Callable[..., Any]:
+    def shutdown(self: Any, *args: Any, **kwargs: Any) -> Any:
+        hook.run(_stopping)
+        return original(self, *args, **kwargs)
+
+    return shutdown
+
+
+def _stopping() -> None:
+    runtime = runtimes.get()
+    if runtime is not None:
+        runtime.stopping = True
+
+
+def _after_add(original: Callable[..., Any], hook: Guard) -> Callable[..., Any]:
+    def add_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, request, *args, **kwargs)
+        hook.run(_added, self, request)
+        return result
+
+    return add_request
+
+
+def _added(processor: Any, request: Any) -> None:
+    runtime = runtimes.get()
+    if runtime is None or request.request_id in runtime.sequences:
+        return  # no engine yet, or a further piece of a streaming input
+    state = processor.request_states.get(request.request_id)
+    if state is None:
+        return
+    record = records.current.get()
+    if record is None:
+        record = RequestRecord(getattr(state, "external_req_id", None) or request.request_id, None, http=False)
+        runtime.begin(record, [])
+    sequence = SequenceRecord(record, state, time.monotonic())
+    record.sequences.append(sequence)
+    runtime.sequences[request.request_id] = sequence
+    for observer in runtime.observers:
+        guard(observer.name).run(observer.submitted, record, sequence)
+
+
+def _after_finish(original: Callable[..., Any], hook: Guard) -> Callable[..., Any]:
+    def _update_stats_from_finished(self: Any, req_state: Any, finish_reason: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, req_state, finish_reason, *args, **kwargs)
+        hook.run(_finished, req_state.request_id, str(finish_reason))
+        return result
+
+    return _update_stats_from_finished
+
+
+def _finished(request_id: str, reason: str) -> None:
+    runtime = runtimes.get()
+    sequence = runtime.sequences.pop(request_id, None) if runtime is not None else None
+    if runtime is None or sequence is None:
+        return
+    sequence.finish_reason = reason
+    sequence.ended_at = time.monotonic()
+    record = sequence.request
+    stats = sequence.stats
+    if stats is not None and stats.scheduled_ts and stats.first_token_ts:
+        # The step that made token 0 is its prefill, counted when the sequence ends.
+        runtime.first.steps.observe(0, max(0.0, stats.first_token_ts - stats.scheduled_ts))
+    if not record.http and not record.unfinished:
+        record.ended_at = sequence.ended_at
+        runtime.end(record, None)
+
+
+def _around_abort(original: Callable[..., Any], hook: Guard) -> Callable[..., Any]:
+    def abort_requests(self: Any, *args: Any, **kwargs: Any) -> Any:
+        aborted = original(self, *args, **kwargs)
+        hook.run(_aborted, aborted)
+        return aborted
+
+    return abort_requests
+
+
+def _aborted(request_ids: list[str]) -> None:
+    for request_id in request_ids:
+        _finished(request_id, "abort")
+
+
+def _before_process(original: Callable[..., Any], hook: Guard) -> Callable[..., Any]:
+    def process_outputs(self: Any, outputs: Any, timestamp: Any = None, *args: Any, **kwargs: Any) -> Any:
+        hook.run(_step, outputs, timestamp, self.request_states)
+        return original(self, outputs, timestamp, *args, **kwargs)
+
+    return process_outputs
+
+
+def _step(outputs: list[Any], timestamp: float | None, states: dict[str, Any]) -> None:
+    """Note each sequence's interval and token position, before vLLM moves them on. The hot path: once per token."""
+    runtime = runtimes.get()
+    if runtime is None or timestamp is None:
+        return
+    if runtime.clock_offset is None:
+        # On one host the engine core's monotonic clock is ours; on another host it has another origin.
+        difference = time.monotonic() - timestamp
+        runtime.clock_offset = 0.0 if -0.001 <= difference < 60.0 else difference
+    sequences = runtime.sequences
+    note = pending.append
+    detail = guard("token_detail")
+    for output in outputs:
+        request_id = output.request_id
+        state = states.get(request_id)
+        if state is None:
+            continue
+        stats = state.stats
+        if stats is None:
+            return
+        position = stats.num_generation_tokens
+        latency = None  # that of the first token is known with the events that come with it: see `_finished`
+        if not state.is_prefilling:
+            latency = timestamp - stats.last_token_ts
+            note((POSITION[position if position < _LAST_POSITION else _LAST_POSITION], latency))
+        sequence = sequences.get(request_id)
+        if sequence is not None and sequence.detail is not None:
+            detail.run(sequence.detail, output, timestamp, latency, position)
+
+
+def _before_propagate(original: Callable[..., Any], hook: Guard) -> Callable[..., Any]:
+    def propagate_error(self: Any, error: Exception, *args: Any, **kwargs: Any) -> Any:
+        hook.run(_died, error)
+        return original(self, error, *args, **kwargs)
+
+    return propagate_error
+
+
+def _died(error: Exception) -> None:
+    runtime = runtimes.get()
+    if runtime is not None and not runtime.stopping:  # a server that is stopped takes its engine along on purpose
+        from llmobs.instrument.death import engine_died
+
+        engine_died(runtime, error)

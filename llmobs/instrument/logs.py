@@ -1,0 +1,211 @@
+"""Structured logs: one JSON line per event, rendered by structlog and written by a thread of our own.
+
+The event loop only puts a dictionary into a bounded queue. When the queue is full or a destination refuses a line
+(disk full, missing folder), the line is dropped, counted, and that is said once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import logging.handlers
+import multiprocessing.util
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from llmobs.instrument.guard import logger
+from llmobs.instrument.settings import InstrumentSettings
+
+_BATCH = 256
+#: The fields that come first in every line, in this order.
+_FIRST = ("event", "timestamp", "level")
+
+
+def iso(wall: float) -> str:
+    """Return a Unix time as ISO 8601 in UTC with milliseconds."""
+    return datetime.fromtimestamp(wall, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _order(_logger: Any, level: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    head = {"event": event.pop("event"), "timestamp": iso(event.pop("wall")), "level": level}
+    return head | dict(event)
+
+
+def _dumps(value: Any, **_options: Any) -> str:
+    # Anything json doesn't know, from a vLLM setting for example, is shown as text.
+    return json.dumps(value, default=str, ensure_ascii=False, separators=(",", ":"))
+
+
+class _Collect:
+    """The sink structlog writes to: keeps the rendered lines of the batch."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def msg(self, line: str) -> None:
+        self.lines.append(line)
+
+    debug = info = warning = error = critical = msg
+
+
+class _File(logging.handlers.RotatingFileHandler):
+    """The standard rotating file, except that a failure is remembered instead of printed."""
+
+    def __init__(self, path: Path, max_bytes: int, files: int) -> None:
+        super().__init__(path, maxBytes=max_bytes, backupCount=files - 1, encoding="utf-8", delay=True)
+        # With backupCount 0 the standard handler never truncates; then the file is opened anew instead.
+        self._alone = files == 1
+        self.error: BaseException | None = None
+
+    def doRollover(self) -> None:  # noqa: N802  name of the base class
+        if self._alone:
+            if self.stream:
+                self.stream.close()
+            self.stream = Path(self.baseFilename).open("w", encoding="utf-8")  # noqa: SIM115
+            return
+        super().doRollover()
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        self.error = sys.exc_info()[1]
+
+    def write(self, text: str) -> None:
+        """Append `text`. Raises OSError when it could not be written."""
+        self.error = None
+        self.emit(logging.makeLogRecord({"msg": text.removesuffix("\n")}))
+        if self.error is not None:
+            raise OSError(f"{self.baseFilename}: {self.error}") from self.error
+
+
+class LogWriter:
+    """Renders and writes events in its own thread. `tick` is called there about once a second."""
+
+    def __init__(
+        self, settings: InstrumentSettings, *, index: int = 0, stderr: Callable[[str], None] | None = None
+    ) -> None:
+        self.dropped = 0
+        self._limit = settings.log_queue
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._collect = _Collect()
+        self._log: Any = structlog.wrap_logger(
+            self._collect,
+            processors=[_order, structlog.processors.JSONRenderer(serializer=_dumps)],
+            wrapper_class=structlog.BoundLogger,
+            cache_logger_on_first_use=True,
+        )
+        self._sinks: list[Callable[[str], None]] = []
+        if settings.log_stderr:
+            self._sinks.append(stderr or _write_stderr)
+        if settings.log_file is not None:
+            self._sinks.append(
+                _File(_own_path(settings.log_file, index), settings.log_max_bytes, settings.log_files).write
+            )
+        self._said: set[str] = set()
+        self._stopping = False
+        self.tick: Callable[[], None] | None = None
+        self._thread = threading.Thread(target=self._run, name="llmobs-log", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+        multiprocessing.util.Finalize(None, self.close, exitpriority=100)  # children leave without atexit
+
+    @property
+    def enabled(self) -> bool:
+        """Whether any destination is configured."""
+        return bool(self._sinks)
+
+    def put(
+        self, level: str, event: str, fields: Mapping[str, Any] | Callable[[], Mapping[str, Any]], wall: float
+    ) -> None:
+        """Queue one event of Unix time `wall`. A function as `fields` is called in the writer's thread."""
+        if not self._sinks:
+            return
+        if self._queue.qsize() >= self._limit:
+            self._drop(1, "the queue is full")
+            return
+        self._queue.put((level, event, fields, wall))
+
+    def call(self, work: Callable[[], None]) -> None:
+        """Run `work`, which may block on a disk, in the writer's thread."""
+        self._queue.put(work)
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Write what is queued and stop, within `timeout` seconds."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self._queue.put(None)
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        next_tick = time.monotonic() + 1.0
+        while True:
+            batch = self._take(max(0.01, next_tick - time.monotonic()))
+            last = bool(batch) and batch[-1] is None
+            try:
+                self._write([item for item in batch if item is not None])
+            except Exception as error:  # noqa: BLE001  this thread must not end
+                self._drop(len(batch), repr(error))
+            if last:
+                return
+            if time.monotonic() >= next_tick:
+                next_tick = time.monotonic() + 1.0
+                if self.tick is not None:
+                    self.tick()
+
+    def _take(self, wait: float) -> list[Any]:
+        batch = []
+        try:
+            batch.append(self._queue.get(timeout=wait))
+            while len(batch) < _BATCH and batch[-1] is not None:
+                batch.append(self._queue.get_nowait())
+        except queue.Empty:
+            pass
+        return batch
+
+    def _write(self, batch: list[Any]) -> None:
+        for item in batch:
+            if callable(item):
+                item()
+                continue
+            level, event, fields, wall = item
+            try:
+                values = fields() if callable(fields) else fields
+                getattr(self._log, level)(event, wall=wall, **values)
+            except Exception as error:  # noqa: BLE001  one bad event must not cost the others
+                self._drop(1, f"an event could not be rendered: {error!r}")
+        lines, self._collect.lines = self._collect.lines, []
+        if not lines:
+            return
+        text = "\n".join(lines) + "\n"
+        for sink in self._sinks:
+            try:
+                sink(text)
+            except OSError as error:  # noqa: PERF203  each destination fails for itself
+                self._drop(len(lines), str(error))
+
+    def _drop(self, count: int, why: str) -> None:
+        self.dropped += count
+        if why not in self._said and len(self._said) < 8:
+            self._said.add(why)
+            logger.warning("llmobs: log lines are being dropped and counted: %s", why)
+
+
+def _write_stderr(text: str) -> None:
+    data = text.encode("utf-8", "replace")
+    while data:
+        data = data[os.write(2, data) :]
+
+
+def _own_path(path: Path, index: int) -> Path:
+    """Return the file of one API server process: two processes must not rotate the same file."""
+    return path if index <= 0 else path.with_name(f"{path.stem}-{index}{path.suffix}")

@@ -1,0 +1,197 @@
+"""The ASGI middleware: it follows every request from arrival to the last byte, and answers `GET /stats`.
+
+Use: ``--middleware llmobs.instrument.middleware.Middleware``; `llmobs instrument` and the plugin do it for you. It is
+pure ASGI (Starlette's BaseHTTPMiddleware breaks back-pressure and cancellation), outermost, and never changes a body.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from llmobs.instrument import record as records
+from llmobs.instrument import runtime as runtimes
+from llmobs.instrument.endpoints import OPERATIONS
+from llmobs.instrument.guard import guard
+from llmobs.instrument.outcome import error_frame
+from llmobs.instrument.record import RequestRecord, parse_traceparent
+from llmobs.instrument.runtime import Runtime
+from llmobs.instrument.settings import is_disabled
+from llmobs.instrument.stats_page import answer
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+#: Put into the scope, so that a second middleware of ours in the same application does nothing.
+SEEN = "llmobs.request"
+
+#: Bytes of an error response that are kept to read its message.
+_ERROR_BYTES = 8192
+_MAX_ID = 128
+
+
+class Middleware:
+    """Follows the requests of the endpoints in `endpoints.OPERATIONS`."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self._hook = guard("http")
+        self._disabled = is_disabled()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection; anything that is not ours goes straight to the application."""
+        if scope["type"] != "http" or self._disabled:
+            await self.app(scope, receive, send)
+            return
+        path = scope["path"]
+        if root := scope.get("root_path"):
+            path = path.removeprefix(root)
+        if path == "/stats" and scope["method"] in ("GET", "HEAD") and SEEN not in scope:
+            await answer(scope, receive, send, self.app)
+            return
+        runtime = runtimes.get()
+        if runtime is None or path not in OPERATIONS or scope["method"] != "POST" or SEEN in scope:
+            await self.app(scope, receive, send)
+            return
+        begun = self._hook.run(_begin, runtime, scope, path)
+        if begun is None:
+            await self.app(scope, receive, send)
+            return
+        record, inner = begun
+        await self._follow(runtime, record, inner, receive, send)
+
+    async def _follow(
+        self, runtime: Runtime, record: RequestRecord, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        run = self._hook.run
+
+        async def receiving() -> Message:
+            message = await receive()
+            run(_received, record, message)
+            return message
+
+        async def sending(message: Message) -> None:
+            run(_sending, record, message)
+            await send(message)
+            run(_sent, record, message)
+
+        token = records.current.set(record)
+        raised: BaseException | None = None
+        try:
+            await self.app(scope, receiving, sending)
+        except BaseException as error:
+            raised = error
+            raise
+        finally:
+            records.current.reset(token)
+            run(runtime.end, record, raised)
+
+
+def _begin(runtime: Runtime, scope: Scope, path: str) -> tuple[RequestRecord, Scope]:
+    headers = list(scope["headers"])
+    request_id = traceparent = None
+    client: Any = None
+    for name, value in headers:
+        if name == b"x-request-id":
+            request_id = value
+        elif name == b"traceparent":
+            traceparent = value
+        if name == runtime.settings.client_header:
+            client = value
+    if request_id:
+        identity = request_id[:_MAX_ID].decode("latin-1")
+    else:
+        # vLLM, which would make up an id of its own, sees ours: header, engine, logs, and trace agree.
+        identity = uuid.uuid4().hex
+        headers.append((b"x-request-id", identity.encode()))
+    record = RequestRecord(identity, path)
+    peer = scope.get("client")
+    if client is None and peer:
+        client = peer[0]
+    if client is not None:
+        record.client = hash(client)
+    if traceparent is not None:
+        record.trace = parse_traceparent(traceparent)
+    runtime.begin(record, headers)
+    inner = dict(scope)
+    inner["headers"] = headers
+    inner[SEEN] = record
+    return record, inner
+
+
+def _received(record: RequestRecord, message: Message) -> None:
+    kind = message["type"]
+    if kind == "http.request":
+        if record.body_at is None:
+            record.body_head = message.get("body", b"")
+        if not message.get("more_body", False):
+            record.body_at = time.monotonic()
+    elif kind == "http.disconnect" and not record.response_complete and record.disconnected_at is None:
+        record.disconnected_at = time.monotonic()
+
+
+def _sending(record: RequestRecord, message: Message) -> None:
+    if message["type"] == "http.response.start":
+        if record.disconnected_at is not None:
+            return  # what a server says to a client that has left is not an answer
+        record.status = message["status"]
+        record.response_started_at = time.monotonic()
+        headers = list(message.get("headers", ()))
+        names = {name.lower(): value for name, value in headers}
+        record.stream = names.get(b"content-type", b"").startswith(b"text/event-stream")
+        if b"x-request-id" not in names:
+            headers.append((b"x-request-id", record.request_id.encode("latin-1")))
+        if record.trace is not None:
+            headers.append((b"x-trace-id", record.trace.trace_id.encode()))
+            if record.trace.span_id is not None:
+                flags = b"01" if record.trace.sampled else b"00"
+                parent = f"00-{record.trace.trace_id}-{record.trace.span_id}-".encode() + flags
+                headers.append((b"traceresponse", parent))
+        message["headers"] = headers
+    elif message["type"] == "http.response.body":
+        body = message.get("body", b"")
+        if not body:
+            return
+        if record.first_byte_at is None:
+            record.first_byte_at = time.monotonic()
+        if record.stream:
+            if not record.stream_error:
+                record.stream_error = error_frame(body)
+        elif record.status is not None and record.status >= 400 and len(record.error_body) < _ERROR_BYTES:
+            record.error_body += bytes(body[:_ERROR_BYTES])
+
+
+def _sent(record: RequestRecord, message: Message) -> None:
+    if message["type"] == "http.response.body" and not message.get("more_body", False):
+        record.ended_at = time.monotonic()
+        if record.disconnected_at is None:
+            record.response_complete = True
+
+
+class Outermost:
+    """Our middleware around an application's whole stack, if the application turns out to be vLLM's server.
+
+    That is known only at the first request: the stack may be built before vLLM has filled the application's state.
+    """
+
+    def __init__(self, stack: App) -> None:
+        self._stack = stack
+        self._chosen: App | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass everything to the stack, through our middleware where that belongs."""
+        chosen = self._chosen
+        if chosen is None:
+            chosen = self._stack
+            if scope["type"] == "http":
+                chosen = self._chosen = guard("http").run(self._choose, scope.get("app")) or self._stack
+        await chosen(scope, receive, send)
+
+    def _choose(self, app: Any) -> App:
+        state = getattr(app, "state", None)
+        return Middleware(self._stack) if hasattr(state, "engine_client") and hasattr(state, "args") else self._stack
