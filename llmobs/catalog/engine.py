@@ -390,6 +390,12 @@ LATENCY = (
         source="sums of the queue, prefill and decode time histograms",
     ),
     Metric(
+        name="vllm_request_overhead_ratio", kind="gauge", unit="ratio", labels=ENGINE,
+        help="Share of end-to-end latency that lies in no phase, over the window: tokenising, IPC, detokenising, event loop.",
+        meaning="High: the API server process lacks CPU. Neither the GPU nor the engine is slow then.",
+        source="1 − Σ Δ seconds of all phases ÷ Δ seconds of the e2e latency histogram",
+    ),
+    Metric(
         name="vllm_phase_ratio", kind="gauge", unit="ratio", labels=(*ENGINE, "phase"), values={"phase": PHASES},
         help="Share of each phase in the time of the requests that finished during the window; the three sum to 1.",
         source="Δ seconds of the phase ÷ Σ Δ seconds of all phases",

@@ -31,6 +31,22 @@ def phase_ratio(window: Window) -> Mapping[str, float]:
     return {phase: value / whole for phase, value in zip(PHASES, known)}
 
 
+def overhead_ratio(window: Window) -> float | None:
+    """``1 − Σ Δ phase seconds ÷ Δ e2e seconds``, 0–1: the share of end-to-end latency outside every phase.
+
+    End to end is the API server's clock from arrival to the last output processed there, the phases are the engine's
+    own; between them lie tokenisation, IPC, detokenisation and the event loop. None unless all four histograms saw
+    the same number of sequences.
+    """
+    found = [window.histogram(fact) for fact in ("e2e_latency", *_HISTOGRAMS.values())]
+    known = [histogram for histogram in found if histogram is not None]
+    if len(known) < len(found) or len({histogram.count for histogram in known}) != 1:
+        return None
+    whole, *parts = (histogram.sum for histogram in known)
+    inside = quotient(sum(parts), whole)
+    return None if inside is None else min(1.0, max(0.0, 1 - inside))
+
+
 def computed_prompt_tokens(engine: EngineStats) -> float | None:
     """Prompt tokens that had to be computed, cumulative.
 

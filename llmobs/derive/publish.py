@@ -141,6 +141,7 @@ def _windowed(window: Window) -> Iterator[_Derived]:
         "vllm_rescheduled_cache_hit_rate": cache.rescheduled_hit_rate(window),
         "vllm_external_cache_hit_rate": cache.external_hit_rate(window),
         "vllm_multimodal_cache_hit_rate": cache.multimodal_hit_rate(window),
+        "vllm_request_overhead_ratio": phases.overhead_ratio(window),
         "vllm_decode_throughput_tokens_per_second": phases.decode_tokens_per_second(window),
         "vllm_prefill_throughput_tokens_per_second": phases.prefill_tokens_per_second(window),
         "vllm_spec_decode_acceptance_rate": speculation.acceptance_rate(window),

@@ -34,14 +34,14 @@ class Daemon:
         settings: Settings,
         *,
         load: Callable[[], Settings] | None = None,
-        gpu_source: GpuSource | None = None,
+        gpu_source: GpuSource,
         gpus_simulated: bool = False,
         log_limit: RateLimit | None = None,
     ) -> None:
         self.settings = settings
         self.watches: dict[str, TargetWatch] = {}
         self.requests: Counter[tuple[str, str]] = Counter()
-        self.gpus = GpuWatch(gpu_source, settings.gpu, simulated=gpus_simulated) if gpu_source else None
+        self.gpus = GpuWatch(gpu_source, settings.gpu, simulated=gpus_simulated)
         self._load = load or (lambda: settings)
         self._log_limit = log_limit
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -94,8 +94,7 @@ class Daemon:
         for name, watch in self.watches.items():
             yield from own.collector("engine", name, watch.interval, watch.cycles)
             yield "llmobs_dropped_label_sets_total", (name,), float(watch.cycles.dropped_label_sets)
-        if self.gpus is not None:
-            yield from own.collector("gpu", "", self.gpus.settings.interval_seconds, self.gpus.cycles)
+        yield from own.collector("gpu", "", self.gpus.settings.interval_seconds, self.gpus.cycles)
 
     # Running
 
@@ -115,8 +114,7 @@ class Daemon:
         runner = await web.start(app, sockets, config)
         self._sync()
         self._spawn("discovery", self._discover())
-        if self.gpus is not None:
-            self._spawn("gpu", self.gpus.run())
+        self._spawn("gpu", self.gpus.run())
         addresses = [listen.url(sock, tls=config.tls is not None) for sock in sockets]
         self._log.info("listening", addresses=addresses, targets=len(self.watches), once=True)
         if ready is not None:
@@ -129,9 +127,9 @@ class Daemon:
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
-        closing = [runner.cleanup(), *([self.gpus.close()] if self.gpus is not None else [])]
         try:
-            await asyncio.wait_for(asyncio.gather(*tasks, *closing, return_exceptions=True), 1.5)
+            ending = asyncio.gather(*tasks, runner.cleanup(), self.gpus.close(), return_exceptions=True)
+            await asyncio.wait_for(ending, 1.5)
         except (TimeoutError, asyncio.TimeoutError):
             self._log.warning("stopped_without_waiting", once=True)
 
@@ -161,8 +159,7 @@ class Daemon:
             self._log.warning("reload_needs_restart", settings="web", once=True)
         self.settings = settings
         self._found["file"] = found
-        if self.gpus is not None:
-            self.gpus.settings = settings.gpu
+        self.gpus.settings = settings.gpu
         self._sync()
         self._reload_good = True
         self._reloaded_at = time.time()
@@ -183,10 +180,9 @@ class Daemon:
             else:
                 watch.update(self.settings.derive)
                 watch.found_by = wanted[name][0]
-        gpus = self.gpus.current if self.gpus is not None else (lambda: None)
         for name, (how, target) in wanted.items():
             if name not in self.watches:
-                watch = TargetWatch(target, self.settings.derive, found_by=how, gpus=gpus)
+                watch = TargetWatch(target, self.settings.derive, found_by=how, gpus=self.gpus.current)
                 self.watches[name] = watch
                 self._spawn(f"target {name}", watch.run(self._slots))
         self.watches = {name: self.watches[name] for name in wanted}

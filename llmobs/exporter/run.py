@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
+from urllib.parse import urlsplit
 
 from llmobs import log
 from llmobs.config import Settings, TargetSettings, complete
@@ -14,6 +15,7 @@ from llmobs.engine.http import HttpClient
 from llmobs.errors import TargetError
 from llmobs.exporter.daemon import Daemon
 from llmobs.exporter.gpus import GpuSource
+from llmobs.gpu import GpuReader
 
 #: What `--demo` watches when it answers.
 LOCAL = "http://localhost:8000"
@@ -53,18 +55,26 @@ async def _run(
                 return dataclasses.replace(load(), targets=configured.targets)
 
             load = reload
-        source: GpuSource | None = simulated_gpus
-        if source is None and settings.gpu.enabled:
-            from llmobs.gpu import GpuReader
-
-            source = GpuReader(
-                timeout=settings.gpu.timeout_seconds,
-                watched=tuple(uuid for target in settings.targets for uuid in target.gpus),
-            )
+        source: GpuSource = simulated_gpus or GpuReader(
+            enabled=settings.gpu.enabled,
+            timeout=settings.gpu.timeout_seconds,
+            watched_uuids=[uuid for target in settings.targets for uuid in target.gpus],
+            ports=local_ports(settings.targets),
+        )
         daemon = Daemon(
             settings, load=load, gpu_source=source, gpus_simulated=simulated_gpus is not None, log_limit=limit
         )
         await daemon.run(ready=_announce)
+
+
+def local_ports(targets: Iterable[TargetSettings]) -> list[int]:
+    """Return the ports of targets on this host: who listens there is vLLM, which tells its processes and GPUs."""
+    ports = []
+    for target in targets:
+        parts = urlsplit(target.url)
+        if parts.hostname in ("localhost", "127.0.0.1", "::1"):
+            ports.append(parts.port or (443 if parts.scheme == "https" else 80))
+    return ports
 
 
 async def _answers(target: TargetSettings) -> bool:

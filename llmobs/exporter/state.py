@@ -13,6 +13,7 @@ from llmobs.derive.failures import EngineKey, failed, oom_total
 from llmobs.derive.target import engine_word
 from llmobs.exporter.gpus import GpuWatch
 from llmobs.exporter.watch import TargetWatch, figures
+from llmobs.gpu.publish import published
 from llmobs.snapshot import GpuStats
 
 _THROTTLES = ("hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake", "sw_power_cap", "sync_boost")
@@ -20,7 +21,7 @@ _THROTTLES = ("hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake", "sw_p
 
 def state(
     watches: Collection[TargetWatch],
-    gpus: GpuWatch | None,
+    gpus: GpuWatch,
     *,
     window_seconds: float,
     histories: Collection[str] | None = None,
@@ -102,9 +103,7 @@ def _engine(watch: TargetWatch, key: EngineKey, *, with_history: bool) -> dict[s
     return out
 
 
-def _gpus(gpus: GpuWatch | None) -> dict[str, Any]:
-    if gpus is None:
-        return {"available": False, "reason": "disabled", "detail": "gpu.enabled is false", "devices": []}
+def _gpus(gpus: GpuWatch) -> dict[str, Any]:
     snapshot = gpus.snapshot
     if snapshot is None:
         return {"available": False, "reason": None, "detail": "not read yet", "devices": []}
@@ -114,7 +113,7 @@ def _gpus(gpus: GpuWatch | None) -> dict[str, Any]:
         "detail": snapshot.detail,
         "simulated": gpus.simulated,
         "age_seconds": time.monotonic() - snapshot.taken_at,
-        "devices": [_device(gpus, device) for device in snapshot.devices],
+        "devices": [_device(gpus, device) for device in published(snapshot)],
     }
 
 

@@ -124,7 +124,7 @@ async def _metrics(request: web.Request) -> web.StreamResponse:
     pages: list[Page] = []
     if "engine" in wanted:
         pages.extend(w.page for w in daemon.watches.values())
-    if "gpu" in wanted and daemon.gpus is not None:
+    if "gpu" in wanted:
         pages.append(daemon.gpus.page)
     if "self" in wanted:
         pages.append(daemon.own_page())
