@@ -31,6 +31,7 @@ class Options:
 #: Kind of file → its generator. `llmobs generate` without a kind runs all of them, in this order.
 GENERATORS: dict[str, str] = {
     "contract": "llmobs.catalog.page:files",
+    "dashboards": "llmobs.dashboards:files",
     "collector": "llmobs.collector:files",
 }
 
