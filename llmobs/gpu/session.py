@@ -64,6 +64,7 @@ class Session:
         self._down: Down | None = None
         self._retry_at = 0.0
         self._pause = _FIRST_RETRY
+        self._looked_at = 0.0
 
     def ensure(self, *, look_again: bool) -> Up | Down:
         """Return the running session, starting it when it is due; `look_again` gets new handles for all GPUs."""
@@ -76,7 +77,7 @@ class Session:
                 self._initialised = True
                 self._sessions += 1
             count = self._call("nvmlDeviceGetCount")
-            if self._up is None or look_again or count != len(self._up.found) + len(self._up.lost):
+            if self._up is None or look_again or self._outdated(self._up, count):
                 self._up = self._enumerate(count)
         except nvml.NvmlDownError as error:
             return self.fail(error)
@@ -123,7 +124,13 @@ class Session:
             self._errors.add(code)
             raise nvml.NvmlDownError(code) from error
 
+    def _outdated(self, up: Up, count: int) -> bool:
+        """Return whether GPUs came or went, or one that could not be identified is due for another try."""
+        retry = bool(up.lost) and self._clock() - self._looked_at >= _LONGEST_RETRY
+        return retry or count != len(up.found) + len(up.lost)
+
     def _enumerate(self, count: int) -> Up:
+        self._looked_at = self._clock()
         found: list[tuple[Identity, Any]] = []
         lost: list[tuple[Identity, str]] = []
         for index in range(count):

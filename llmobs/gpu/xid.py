@@ -29,10 +29,10 @@ _OVERDUE = 5.0
 class XidListener:
     """Counts Xid errors by GPU and code. The counts outlive restarts of the listening."""
 
-    def __init__(self, errors: ErrorCounts, wall: Callable[[], float], *, wait_ms: int = WAIT_MS) -> None:
+    def __init__(self, errors: ErrorCounts, wall: Callable[[], float]) -> None:
         self._errors = errors
         self._wall = wall
-        self._wait_ms = wait_ms
+        self._wait_ms = WAIT_MS
         self._lock = threading.Lock()
         self._counts: dict[str | None, Counter[str]] = {None: Counter()}
         self._last_seen: dict[str | None, dict[str, float]] = {None: {}}
