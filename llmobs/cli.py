@@ -40,7 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_probe(commands)
     _add_config(commands)
+    _add_pods(commands)
     _add_generate(commands)
+    _add_simulate(commands)
     _add_instrument(commands)
     return parser
 
@@ -190,6 +192,25 @@ def _config(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _add_pods(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser("pods", help="in Kubernetes: keep a file_sd file of a node's vLLM pods, for `run`")
+    command.add_argument("--node", required=True, metavar="NAME", help="name of the node whose pods are watched")
+    command.add_argument("--selector", default="app.kubernetes.io/name=vllm", metavar="SELECTOR", help="label selector")
+    command.add_argument("--namespace", metavar="NAME", help="one namespace (default: all)")
+    command.add_argument("--port", default="http", metavar="NAME|NUMBER", help="port of the API (default: http)")
+    command.add_argument("--out", required=True, type=Path, metavar="FILE", help="file to write, ending in .json")
+    command.add_argument("--interval", type=float, default=10.0, metavar="SECONDS")
+    command.set_defaults(run=_pods)
+
+
+def _pods(arguments: argparse.Namespace) -> int:
+    from llmobs.deploy.pods import Cluster, Query, follow
+
+    query = Query(node=arguments.node, selector=arguments.selector, namespace=arguments.namespace, port=arguments.port)
+    follow(Cluster.from_pod(), query, arguments.out, arguments.interval)
+    return 0
+
+
 def _add_generate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     from llmobs.generate import GENERATORS
 
@@ -208,7 +229,9 @@ def _add_deploy_flags(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("deploy", "only with `llmobs generate deploy`")
     group.add_argument("--for", dest="platform", choices=["compose", "k8s", "systemd"], help="render for one platform")
     group.add_argument("--target", action="append", default=[], metavar="URL", help="a vLLM to watch")
-    group.add_argument("--label", action="append", default=[], metavar="NAME=VALUE", help="constant label of the targets")
+    group.add_argument(
+        "--label", action="append", default=[], metavar="NAME=VALUE", help="constant label of the targets"
+    )
     group.add_argument("--name", metavar="NAME", help="with --for k8s: name of your Deployment or StatefulSet")
     group.add_argument("--namespace", metavar="NAME", help="with --for k8s: its namespace")
     group.add_argument("--container", metavar="NAME", help="with --for k8s: name of the container that runs vLLM")
@@ -299,3 +322,44 @@ def _instrument(arguments: argparse.Namespace) -> int:
 
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     return launch(command, engine_death_exit_code=arguments.engine_death_exit_code)
+
+
+def _add_simulate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser("simulate", help="serve a simulated vLLM, for demonstrations and tests")
+    command.add_argument("--scenario", default="demo", metavar="NAME|FILE", help="what happens (default: demo)")
+    command.add_argument("--port", type=int, default=0, help="port to listen on (default: a free one)")
+    command.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    command.add_argument("--dialect", metavar="VERSION", help="vLLM version whose page to serve, as 0.10.2 or 0.7.3-v0")
+    command.add_argument("--no-stats", action="store_true", help="serve /metrics only, as vLLM without llmobs")
+    command.add_argument("--speed", type=float, default=1.0, help="simulated seconds per second (default: 1)")
+    command.add_argument("--state-dir", type=Path, metavar="DIR", help="write the failure journal of crashes there")
+    command.add_argument("--log-file", type=Path, metavar="FILE", help="write what vLLM would log of crashes there")
+    command.add_argument("--list", action="store_true", help="list the scenarios and exit")
+    command.set_defaults(run=_simulate)
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from llmobs.simulate import SimulatedServer, load, names
+    from llmobs.simulate.http import serve
+
+    if arguments.list:
+        for name in names():
+            print(f"{name:24} {load(name).description}")
+        return 0
+
+    def make() -> SimulatedServer:
+        return SimulatedServer(
+            arguments.scenario,
+            host=arguments.host,
+            port=arguments.port,
+            dialect_name=arguments.dialect,
+            serve_stats=not arguments.no_stats,
+            speed=arguments.speed,
+            state_dir=arguments.state_dir,
+            log_file=arguments.log_file,
+        )
+
+    asyncio.run(serve(make, lambda line: print(line, flush=True)))
+    return 0

@@ -33,6 +33,7 @@ GENERATORS: dict[str, str] = {
     "contract": "llmobs.catalog.page:files",
     "dashboards": "llmobs.dashboards:files",
     "collector": "llmobs.collector:files",
+    "deploy": "llmobs.deploy:files",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmobs.collector import configs, grafana, prometheus, tempo
+from llmobs.collector import configs, grafana, kustomization, prometheus, tempo
 from llmobs.collector.model import Collector
 from llmobs.collector.settings import Settings, load
 from llmobs.collector.text import render
@@ -28,6 +28,7 @@ def files(options: Options) -> Files:
     }
     made["collector/tempo.yaml"] = tempo.text(settings)
     made["collector/prometheus.yaml"] = prometheus.text(settings)
+    made["collector/kustomization.yaml"] = kustomization.text()
     return {**made, **grafana.files()}
 
 

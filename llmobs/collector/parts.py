@@ -293,7 +293,7 @@ def load_balancing(settings: Settings) -> Component:
             "sending_queue": queue(items=100_000),
         },
         note="Why by trace id: tail sampling decides about a whole trace, and it can only do so where all of its\n"
-        "spans are. A plain Service spreads connections, so half a trace would be judged here and half there, and\n"
-        "errors would be kept without their cause. When a gateway comes or goes, about 1/N of the open traces move: expect\n"
-        "a few incomplete ones then.",
+        "spans are. A plain Service spreads connections: half a trace would be judged here and half there,\n"
+        "and errors would be kept without their cause. When a gateway comes or goes, about 1/N of the open\n"
+        "traces move: expect a few incomplete ones then.",
     )

@@ -111,3 +111,12 @@ def _scalar(value: Value, *, flow: bool = False) -> str:
     text: str = yaml.safe_dump([value] if flow else value, width=1e9, allow_unicode=True, default_flow_style=flow)
     text = text.removesuffix("...\n").strip()
     return text[1:-1] if flow else text
+
+
+def lines_of(value: Value, indent: str) -> list[str]:
+    """Return `value` (a mapping or a list) as YAML lines that stand at `indent`."""
+    if isinstance(value, Mapping):
+        return list(_mapping(value, indent))
+    assert isinstance(value, Sequence)
+    assert not isinstance(value, str)
+    return list(_items(value, indent))

@@ -1,0 +1,116 @@
+"""The sidecar container, once: the kustomize component, the overlays and the patch of a user's file all use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from llmobs.collector.text import Noted, Value
+from llmobs.deploy.settings import PORT, STATE_DIR, Settings
+
+NAME = "llmobs"
+VOLUME = "llmobs-state"
+
+
+def arguments(settings: Settings, url: str, *, pod_labels: bool = True, api_key_env: str | None = None) -> list[str]:
+    """Return the arguments of ``llmobs`` for the servers to watch; `url` is the one in the same pod."""
+    out = ["run"]
+    out += [f"--target={target}" for target in settings.target(url)]
+    out.append(f"--state-dir={STATE_DIR}")
+    out += [f"--label={name}={value}" for name, value in settings.labels.items()]
+    if pod_labels:
+        # Kubernetes fills $(VAR) in; a pod without the label gives an empty value, which llmobs leaves out.
+        out += [f"--label={name}=$({variable(name)})" for name in settings.pod_labels if name not in settings.labels]
+    if api_key_env:
+        out.append(f"--api-key-env={api_key_env}")
+    return out
+
+
+def variable(label: str) -> str:
+    """Return the environment variable that carries a pod label into the arguments."""
+    return f"POD_LABEL_{label.upper()}"
+
+
+def environment(settings: Settings) -> list[Value]:
+    """Return the environment: which GPUs are seen, and the pod's labels."""
+    out: list[Value] = [
+        Noted(
+            "Sees the GPUs through NVML without requesting one (a request would take it from vLLM). Where the cluster\n"
+            "forbids this, GPU metrics are absent and llmobs_nvml_error says why.",
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+        ),
+        {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
+    ]
+    out += [
+        {"name": variable(name), "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{name}']"}}}
+        for name in settings.pod_labels
+        if name not in settings.labels
+    ]
+    return out
+
+
+def security(*, run_as_user: int | None = None) -> dict[str, Value]:
+    """Return the container's security context; `run_as_user` only where the pod would otherwise make it root."""
+    context: dict[str, Value] = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    if run_as_user is not None:
+        context["runAsUser"] = run_as_user
+        context["runAsGroup"] = 0
+    return context
+
+
+def resources() -> Value:
+    """Return requests and limits. No CPU limit: throttling would make readings late, and the need is small."""
+    return {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}}
+
+
+def liveness() -> Value:
+    """Return the probe that restarts the sidecar, and only it."""
+    return {"httpGet": {"path": "/-/healthy", "port": "llmobs"}, "periodSeconds": 10, "failureThreshold": 3}
+
+
+def container(
+    settings: Settings,
+    url: str,
+    *,
+    native: bool = True,
+    run_as_user: int | None = None,
+    extra_environment: tuple[Mapping[str, Value], ...] = (),
+    api_key_env: str | None = None,
+) -> dict[str, Value]:
+    """Return the container. `native`: as an init container that keeps running (Kubernetes 1.29 and newer)."""
+    out: dict[str, Value] = {"name": NAME, "image": settings.image}
+    if native:
+        out["restartPolicy"] = Noted("A native sidecar: starts before vLLM, ends after it, and sees it die.", "Always")
+    out |= {
+        "args": list(arguments(settings, url, api_key_env=api_key_env)),
+        "env": [*environment(settings), *extra_environment],
+        "ports": [{"name": "llmobs", "containerPort": PORT}],
+        "livenessProbe": Noted(
+            "No readiness probe: a sidecar that is not ready would take its pod, and so vLLM, out of service.",
+            liveness(),
+        ),
+        "resources": resources(),
+        "securityContext": security(run_as_user=run_as_user),
+        "volumeMounts": [{"name": VOLUME, "mountPath": STATE_DIR, "readOnly": True}],
+    }
+    return out
+
+
+def volume() -> dict[str, Value]:
+    """Return the volume that vLLM's process and the sidecar share: failure journal and log lines."""
+    return {"name": VOLUME, "emptyDir": {"sizeLimit": "256Mi"}}
+
+
+def engine_environment() -> dict[str, Value]:
+    """Return what vLLM's container needs so that the plugin inside it writes where the sidecar reads."""
+    return {"name": "LLMOBS_STATE_DIR", "value": STATE_DIR}
+
+
+def engine_mount() -> dict[str, Value]:
+    """Return the mount of the shared volume in vLLM's container."""
+    return {"name": VOLUME, "mountPath": STATE_DIR}
