@@ -171,6 +171,7 @@ class GpuReader:
         """Read every GPU on its own lane; the error is the one with which NVML as a whole failed."""
         readings: dict[str, Reading] = {}
         tasks: dict[str, Task[Reading]] = {}
+        were_down: set[str] = set()
         for identity, handle in state.found:
             device = self._devices.get(identity.uuid) or self._new(state.nvml, identity, handle)
             lane = self._lanes[identity.uuid]
@@ -180,10 +181,12 @@ class GpuReader:
             key = (state.session, address(handle))
             attach = self._handles.get(identity.uuid) != key
             self._handles[identity.uuid] = key
+            if device.reason is not None:
+                were_down.add(identity.uuid)
             tasks[identity.uuid] = lane.start(_job(device, identity, handle if attach else None, self._xid))
         failure: NvmlDownError | None = None
         for uuid, task in tasks.items():
-            device, was = self._devices[uuid], self._devices[uuid].reason
+            device = self._devices[uuid]
             if not task.wait(ends - time.monotonic()):
                 readings[uuid] = device.down("hung")
             elif isinstance(task.error, NvmlDownError):
@@ -194,7 +197,7 @@ class GpuReader:
             else:
                 readings[uuid] = task.result
                 # A GPU that comes back must be registered for events again.
-                self._listen_again = self._listen_again or (was is not None and task.result.stats.up)
+                self._listen_again = self._listen_again or (uuid in were_down and task.result.stats.up)
         for identity, reason in state.lost:
             stats = GpuStats(**dataclasses.asdict(identity), up=False, reason=reason)
             readings[identity.uuid] = Reading(stats=stats, gpu=Gpu(uuid=identity.uuid, index=identity.index))
