@@ -1,0 +1,1 @@
+"""Alerts, objectives and runbooks as data; `files` renders them."""

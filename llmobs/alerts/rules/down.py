@@ -1,0 +1,142 @@
+"""Down, blind, hung, restarting."""
+
+from __future__ import annotations
+
+from llmobs.alerts.model import MODEL, NOTHING, REPLICA, TARGET, Alert, Knob
+from llmobs.alerts.rules.common import GPU_FAULT, of_target
+
+DOWN = (
+    Alert(
+        name="VllmModelDown", group="down", scope=MODEL, severity="critical", for_="30s", keep_firing_for="1m",
+        question="Is there no replica of this model left that answers?",
+        expr="sum by ($model) (target:vllm_up:model) == 0\n"
+             "and on ($model) sum by ($model) (target:vllm_down:model) > 0",
+        summary="No replica of {{ $labels.model_name }} answers",
+        impact="Every request for the model fails or waits at the gateway.",
+        causes=("the engine died (out of memory, CUDA error) and takes its server along",
+                "a deployment replaced all replicas at once and the new ones do not come up",
+                "the node or the network between sidecar and server is gone"),
+        first="kubectl get pods -l app=vllm -o wide",
+        stop="down", prevent=("health", "memory"), inhibited_by=("VllmMetricsAbsent", "VllmOutOfMemory", *GPU_FAULT),
+        confirm=("vllm_up", "vllm_engine_state == 1", "vllm_target_error == 1"),
+        tune="Models that still load do not count as down (state starting), so deployments stay silent. Lengthen `for` "
+             "only if your servers restart within it and callers retry.",
+    ),
+    Alert(
+        name="VllmTargetDown", group="down", scope=TARGET, severity="warning", for_="1m", keep_firing_for="1m",
+        question="Has a server that was up stopped answering, or lost its engine?",
+        expr="target:vllm_down:model > 0\nor\n"
+             "(sum by ($joined) (vllm_engine_state{state=~\"unreachable|dead\"}) > 0\n"
+             "unless on ($joined) target:vllm_model:seen1h)",
+        summary="vLLM server {{ $labels.target }} ({{ $labels.model_name }}) is down",
+        impact="The other replicas carry its load; queues and latency grow. Requests in flight on it failed.",
+        causes=("the engine process died: look for an out-of-memory event or a CUDA error in its last log lines",
+                "the container was killed (memory limit, eviction, node)",
+                "it never came up after a deployment: broken weights, wrong flags"),
+        first="kubectl logs POD -c vllm --previous --tail=200",
+        stop="replica", prevent=("health", "memory"),
+        inhibited_by=("VllmMetricsAbsent", "VllmModelDown", "VllmModelVanished", "VllmOutOfMemory", "VllmRestartLoop",
+                      *GPU_FAULT),
+        confirm=("vllm_engine_state{state=~\"unreachable|dead\"} == 1", "vllm_target_error == 1"),
+        tune="One of several replicas: a ticket. VllmModelDown pages when none is left.",
+    ),
+    Alert(
+        name="VllmStartingTooLong", group="down", scope=("instance", "target"), severity="warning", for_="1m",
+        question="Does a server load for longer than it should?",
+        expr="max by ($joined) (vllm_engine_state_age_seconds)\n"
+             "and on ($joined) max by ($joined) (vllm_engine_state{state=\"starting\"}) == 1\n"
+             "and on ($joined) max by ($joined) (vllm_engine_state_age_seconds) > $threshold",
+        threshold=Knob(value=1200, unit="seconds", scales=True,
+                       why="large models load in 10 to 30 minutes; 20 covers most, raise it for yours"),
+        summary="vLLM server {{ $labels.target }} has been loading for {{ $value | humanizeDuration }}",
+        impact="The replica takes no traffic; a deployment does not get on.",
+        causes=("weights come slowly over the network or from a cold cache", "a broken weights file: loading for ever, GPU at 0 %",
+                "compilation or graph capture on a cold cache", "a tensor-parallel peer that never joins (NCCL, ports)"),
+        first="kubectl logs POD -c vllm --tail=50",
+        stop="starting", prevent=("health",), inhibited_by=("VllmRestartLoop",),
+        confirm=("vllm_engine_state_age_seconds", "vllm_engine_state{state=\"starting\"}"),
+        tune="Set it to twice the time your slowest model needs.",
+    ),
+    Alert(
+        name="VllmMetricsAbsent", group="down", scope=NOTHING, severity="critical", for_="5m", additive=True,
+        question="Do we see any vLLM at all?",
+        expr="absent(target:vllm_up:model)",
+        summary="No vLLM metrics at all{{ if $labels.model_name }} for {{ $labels.model_name }}{{ end }}: monitoring is blind",
+        impact="Whether users are served is unknown; no other alert can fire.",
+        causes=("Prometheus no longer discovers the sidecars (labels, PodMonitor, network policy)",
+                "all sidecars are gone together with their pods", "the model was scaled to zero"),
+        first="kubectl get pods -A -l app=vllm",
+        stop="blind", prevent=("sidecar",),
+        confirm=("absent(vllm_up)", "llmobs_watchdog", "count(vllm_up) by (model_name)"),
+        tune="Name the models that must exist under `models:` and each gets a rule of its own; scale-to-zero models do "
+             "not belong there.",
+    ),
+    Alert(
+        name="VllmModelVanished", group="down", scope=MODEL, severity="critical", for_="5m",
+        question="Has a model disappeared that was served within the last hour?",
+        expr="group by ($model) (max_over_time(target:vllm_up:model[1h]) > 0)\n"
+             "unless on ($model) group by ($model) (target:vllm_up:model)",
+        summary="Every target of {{ $labels.model_name }} has vanished from monitoring",
+        impact="Either the model is gone and all its requests fail, or nobody would see if they did.",
+        causes=("all pods of the model were deleted or evicted", "discovery lost them (changed labels, network policy)",
+                "the model was taken out of service without a silence"),
+        first="kubectl get pods -A -l app=vllm -o wide",
+        stop="blind", prevent=("sidecar", "health"), inhibited_by=("VllmMetricsAbsent",),
+        confirm=("vllm_up", "llmobs_targets"),
+        tune="Ends by itself an hour after a deliberate removal; silence it before one.",
+    ),
+    Alert(
+        name="VllmEngineStalled", group="down", scope=REPLICA, severity="critical", for_="30s", keep_firing_for="1m",
+        question="Is there work, and no progress, although the server answers?",
+        expr="max by ($replica) (vllm_engine_stalled) == 1",
+        summary="Engine {{ $labels.engine }} of {{ $labels.target }} ({{ $labels.model_name }}) hangs with work waiting",
+        impact="Every request on this replica hangs until the client gives up. /health still says 200, so nothing restarts it.",
+        causes=("a tensor-parallel worker waits for ever (NCCL, a lost GPU)", "a deadlock in the engine or a hung CUDA kernel",
+                "the process is stopped or starved of CPU"),
+        first="kubectl exec POD -c vllm -- py-spy dump --pid $(pgrep -f EngineCore | head -1)",
+        stop="hang", prevent=("health",), inhibited_by=("VllmModelDown", "VllmTargetDown", *GPU_FAULT),
+        confirm=("vllm_engine_stalled", "vllm_engine_seconds_since_progress", "vllm_health_status"),
+        tune="The daemon judges over derive.stall_seconds (30 s); raise that for prompts whose prefill takes longer.",
+    ),
+    Alert(
+        name="VllmEngineLivelock", group="down", scope=REPLICA, severity="critical", for_="30s", keep_firing_for="1m",
+        question="Is a request scheduled and thrown out again for ever, without a token?",
+        expr="max by ($replica) (vllm_engine_livelock) == 1",
+        summary="Engine {{ $labels.engine }} of {{ $labels.target }} ({{ $labels.model_name }}) works without producing a token",
+        impact="The GPU is busy, /health says 200, nobody gets an answer.",
+        causes=("one request needs more KV cache than there is: prefilled, preempted, prefilled again",
+                "several long requests that throw each other out"),
+        first="curl -s http://POD:8000/metrics | grep -E 'preemptions|num_requests'",
+        stop="livelock", prevent=("kv", "seqs"), inhibited_by=("VllmModelDown", "VllmTargetDown", *GPU_FAULT),
+        confirm=("vllm_engine_livelock", "vllm_preemptions_per_second", "vllm_decode_throughput_tokens_per_second"),
+        tune="Do not: it is never right. Lower --max-model-len until the longest request fits.",
+    ),
+    Alert(
+        name="VllmRestartLoop", group="down", scope=TARGET, severity="critical", for_="0s",
+        question="Does a server crash again and again?",
+        expr=of_target("sum by ($joined) (increase(vllm_engine_restarts_total[30m]))") + " > $threshold",
+        threshold=Knob(value=2.5, unit="restarts in 30 minutes",
+                       why="one restart is a deployment, two a retry; three in half an hour is a loop (increase() "
+                           "extrapolates, hence the half)"),
+        summary="vLLM server {{ $labels.target }} ({{ $labels.model_name }}) restarted {{ $value | humanize }} times in 30 minutes",
+        impact="Each restart loses the requests in flight and minutes of capacity.",
+        causes=("out of memory at the same load each time", "a bad release or flag", "a failing GPU"),
+        first="kubectl describe pod POD | grep -A8 'Last State'",
+        stop="replica", prevent=("memory", "health"), inhibited_by=("VllmOutOfMemory", *GPU_FAULT),
+        metric="", confirm=("vllm_engine_restarts_total", "vllm_oom_total"),
+        tune="Raise it while you test start-up flags.",
+    ),
+    Alert(
+        name="VllmRestarted", group="down", scope=TARGET, severity="info", for_="0s",
+        question="Did a server restart just now?",
+        expr=of_target("sum by ($joined) (increase(vllm_engine_restarts_total[10m]))") + " > 0",
+        summary="vLLM server {{ $labels.target }} ({{ $labels.model_name }}) restarted",
+        impact="Requests in flight failed; the prefix cache is cold, so the first minutes are slow.",
+        causes=("a deployment", "a crash: see the failures by reason", "the restart manager acted on a failed probe"),
+        first="kubectl describe pod POD | grep -A8 'Last State'",
+        stop="nothing", prevent=("health",),
+        inhibited_by=("VllmRestartLoop", "VllmOutOfMemory", "VllmTargetDown", "VllmModelDown", *GPU_FAULT),
+        confirm=("vllm_engine_restarts_total", "vllm_start_time_seconds"),
+        tune="Switch it off if your deployments already announce themselves.",
+    ),
+)  # fmt: skip
