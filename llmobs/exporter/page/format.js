@@ -5,8 +5,9 @@ const NBSP = "\u00a0";
 
 export const known = (value) => typeof value === "number" && Number.isFinite(value);
 const or = (format) => (value, ...rest) => (known(value) ? format(value, ...rest) : DASH);
-const fixed = (value, digits) =>
-  value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+const formats = [0, 1, 2].map((digits) =>
+  new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
+const fixed = (value, digits) => formats[digits].format(value);
 
 /** Three significant digits, without an exponent. */
 function short(value) {

@@ -130,7 +130,7 @@ export class Target {
     setText(this.since, known(target.state_age_seconds) ? `for ${age(target.state_age_seconds)}` : "");
     const badges = [];
     if (target.simulated) badges.push("simulated");
-    if (target.stale) badges.push("stale");
+    if (outdated(target)) badges.push("stale"); // of an unreachable one the state says it already
     if (target.partial) badges.push("partial");
     if (this.outOfMemory()) badges.push("out of memory");
     setTexts(this.badges, badges, "li", "badge");
