@@ -273,6 +273,9 @@ class Evidence:
     can_tell: frozenset[str] = frozenset()
     ooms: tuple[OomEvent, ...] = ()
     lost: tuple[LostRequests, ...] = ()
+    #: Memory of the target's cgroup and its limit; None without a cgroup, or without a limit.
+    host_memory_used_bytes: float | None = None
+    host_memory_limit_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

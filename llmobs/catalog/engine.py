@@ -554,6 +554,16 @@ SPECULATION = (
 
 WORKERS = (
     Metric(
+        name="vllm_host_memory_used_bytes", kind="gauge", unit="bytes", labels=TARGET,
+        help="Host memory that vLLM's cgroup uses and cannot give back: memory.current without inactive file pages.",
+        meaning="Near vllm_host_memory_limit_bytes the kernel kills the process.",
+        source="cgroup memory.current and memory.stat, as kubelet computes the working set",
+    ),
+    Metric(
+        name="vllm_host_memory_limit_bytes", kind="gauge", unit="bytes", labels=TARGET,
+        help="Memory limit of vLLM's cgroup; absent when it has none.", source="cgroup memory.max",
+    ),
+    Metric(
         name="vllm_lora_running_requests", kind="gauge", unit="requests", labels=(*ENGINE, "adapter"),
         fact="lora_running", help="Running requests of a LoRA adapter (adapters beyond the label cap are left out).",
     ),

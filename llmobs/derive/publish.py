@@ -75,6 +75,9 @@ def _status(state: TargetState, target: str) -> Iterator[Sample]:
             yield Sample("vllm_oom_total", (target, kind), ooms[kind])
     for evidence, count in sorted(state.failures.oom_evidence.items()):
         yield Sample("vllm_oom_evidence_total", (target, evidence), count)
+    for name, memory in zip(("vllm_host_memory_used_bytes", "vllm_host_memory_limit_bytes"), state.host_memory):
+        if memory is not None:
+            yield Sample(name, (target,), memory)
     # Failures are llmobs' own count and stay while the target is down: that is when they matter.
     for key in sorted({*state.known, *state.failures.lost}):
         for reason, count in failures.failed(state.failures, state.known.get(key), key).items():

@@ -77,6 +77,7 @@ class TargetState:
     server_counts: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
     mourned: bool = False
     idle_seconds: float | None = None
+    host_memory: tuple[float | None, float | None] = (None, None)
 
     @property
     def up(self) -> bool:
@@ -109,7 +110,8 @@ def advance(
     # Evidence first: it decides what the losses of the cycle before were.
     failures = failing.with_evidence(state.failures, evidence, state.last)
     failures = failing.settle(failures, reading.wall_time)
-    state = replace(state, reading=reading, failures=failures)
+    host_memory = (evidence.host_memory_used_bytes, evidence.host_memory_limit_bytes)
+    state = replace(state, reading=reading, failures=failures, host_memory=host_memory)
     unhealthy = reading.health is not None and reading.health >= 500
     dead = unhealthy and (state.ever_up or reading.snapshot is not None)
     if reading.snapshot is not None and not dead:

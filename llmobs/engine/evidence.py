@@ -48,9 +48,17 @@ class EvidenceReader:
             # A traceback repeats the error in many lines, and the engine repeats the worker's: one event a reading.
             if any(_CUDA_OOM.search(line) for line in lines):
                 ooms.append(OomEvent("cuda", "log", self._wall()))
+        used = limit = None
         if self._cgroup is not None:
             self._read_cgroup(self._cgroup, ooms, can_tell)
-        return Evidence(can_tell=frozenset(can_tell), ooms=tuple(ooms), lost=tuple(lost))
+            used, limit = _memory(self._cgroup)
+        return Evidence(
+            can_tell=frozenset(can_tell),
+            ooms=tuple(ooms),
+            lost=tuple(lost),
+            host_memory_used_bytes=used,
+            host_memory_limit_bytes=limit,
+        )
 
     def _read_journal(self, journal: _Tail, ooms: list[OomEvent], lost: list[LostRequests], can_tell: set[str]) -> None:
         lines = self._lines("journal", journal)
@@ -138,6 +146,18 @@ class _Tail:
         if len(self._rest) > MAX_BYTES:
             self._rest = b""
         yield from complete
+
+
+def _memory(cgroup: Path) -> tuple[float | None, float | None]:
+    """Memory in use without what the kernel can drop (as kubelet's working set), and the limit, both in bytes."""
+    try:
+        used = float((cgroup / "memory.current").read_text(encoding="ascii"))
+        stat = (cgroup / "memory.stat").read_text(encoding="ascii")
+        limit = (cgroup / "memory.max").read_text(encoding="ascii").strip()
+        droppable = next((float(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")), 0.0)
+        return max(0.0, used - droppable), None if limit == "max" else float(limit)
+    except (OSError, ValueError, IndexError):
+        return None, None
 
 
 def _why(error: Exception) -> str:
