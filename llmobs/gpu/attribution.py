@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from llmobs.gpu.processes import Listed, ProcessList
 from llmobs.gpu.procfs import Process, Procfs
-from llmobs.gpu.visibility import Gpu, from_environment
+from llmobs.gpu.visibility import UNNAMED, Gpu, from_environment
 from llmobs.snapshot import GpuProcess
 
 #: Seconds between looks through all of /proc for a vLLM that no GPU lists.
@@ -121,7 +121,8 @@ class Attribution:
         lists: Mapping[str, ProcessList],
     ) -> Owners:
         on, proof = self._on if self._on is not None else (None, "none")
-        watched = None if on is None else uuid in on
+        # A GPU that was lost before it could be named may be one of vLLM's.
+        watched = None if on is None or uuid.startswith(UNNAMED) else uuid in on
         if found is None:
             return Owners(watched=watched, watched_proof=proof)
         sums: dict[tuple[str, str], float | None] = {}

@@ -141,7 +141,9 @@ class Calls:
             self._refuse(what, field, variant)
         if what is not Meaning.UNSUPPORTED and (field, what.value) not in self._logged:
             self._logged.add((field, what.value))
-            _log.warning("gpu_field_unavailable", gpu=self._device, field=field, reason=what.value, nvml_code=code)
+            _log.warning(
+                "gpu_field_unavailable", gpu=self._device, field=field, reason=what.value, nvml_code=code, once=True
+            )
         return True
 
     def _refuse(self, what: Meaning, field: str, variant: object) -> None:

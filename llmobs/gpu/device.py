@@ -12,7 +12,7 @@ from llmobs.gpu import gpm, processes
 from llmobs.gpu.calls import Calls, ErrorCounts
 from llmobs.gpu.facts import Facts
 from llmobs.gpu.mig import Mig
-from llmobs.gpu.nvml import DeviceGoneError
+from llmobs.gpu.nvml import NOT_SUPPORTED, DeviceGoneError
 from llmobs.gpu.visibility import Gpu
 from llmobs.snapshot import GpuStats
 
@@ -114,7 +114,7 @@ class Device:
             self._calls.forget()
             return self._gone("unreadable")
         if self.reason is not None:
-            _log.info("gpu_back", gpu=self.identity.uuid, was=self.reason)
+            _log.info("gpu_back", gpu=self.identity.uuid, was=self.reason, once=True)
             self.reason = None
         return reading
 
@@ -134,8 +134,6 @@ class Device:
         )
 
     def _gone(self, reason: str) -> Reading:
-        if self.reason != reason:
-            _log.error("gpu_down", gpu=self.identity.uuid, reason=reason)
         self.reason = reason
         self._retry_at = self._monotonic() + RETRY_GONE
         self._gpm.reseed()
@@ -163,14 +161,14 @@ class Device:
 
     def _gpm_request(self) -> Any:
         """Return the struct for GPM questions, or None where GPM is not supported."""
-        support = self._calls.get("gpm", ("nvmlGpmQueryDeviceSupport", self._handle))
-        if support is None:
-            return None
-        if not support.isSupportedDevice:
-            self._calls.failed(3, "gpm", ("nvmlGpmQueryDeviceSupport",))
-            return None
         if self._request is None:
-            self._request = self._nvml.c_nvmlGpmMetricsGet_t()
+            support = self._calls.get("gpm", ("nvmlGpmQueryDeviceSupport", self._handle))
+            if support is None:
+                return None
+            if not support.isSupportedDevice:
+                self._calls.failed(NOT_SUPPORTED, "gpm", ("nvmlGpmQueryDeviceSupport",))
+                return None
+            self._request = gpm.request(self._nvml)
         return self._request
 
     def _activity(self, request: Any, utilization: float | None, now: float) -> dict[str, float | None]:

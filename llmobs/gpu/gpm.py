@@ -19,6 +19,16 @@ SHORTEST, LONGEST = 1.0, 600.0
 BUSY = 0.5
 
 
+def request(nvml: Any) -> Any:
+    """Return the struct for `Gpm.read`: 19 kB that are filled once and used again and again."""
+    made = nvml.c_nvmlGpmMetricsGet_t()
+    made.version = _VERSION
+    made.numMetrics = len(METRICS)
+    for i, metric in enumerate(METRICS):
+        made.metrics[i].metricId = metric
+    return made
+
+
 class Gpm:
     """The two samples of one GPU, or of one GPU instance, and the means between them.
 
@@ -34,10 +44,10 @@ class Gpm:
         self._samples: list[Any] = []
         self._taken_at: float | None = None
 
-    def read(self, request: Any, now: float) -> dict[int, float]:
+    def read(self, question: Any, now: float) -> dict[int, float]:
         """Take a sample at `now` and return ratios 0–1 by metric id; empty on the first one and on bad spacing.
 
-        `request` is the 19 kB struct for the question, which all users of a thread share.
+        `question` comes from `request`; one is enough for all users of a thread.
         """
         if self._taken_at is not None and now - self._taken_at < SHORTEST:
             return {}
@@ -54,7 +64,7 @@ class Gpm:
         self._samples.reverse()
         if before is None or now - before > LONGEST:
             return {}
-        return self._compare(request, older, newer)
+        return self._compare(question, older, newer)
 
     def reseed(self) -> None:
         """Forget the last sample: what happened since is not comparable with it."""
@@ -67,18 +77,14 @@ class Gpm:
         self._samples.clear()
         self._taken_at = None
 
-    def _compare(self, request: Any, older: Any, newer: Any) -> dict[int, float]:
-        request.version = _VERSION
-        request.sample1, request.sample2 = older, newer
-        request.numMetrics = len(METRICS)
-        for i, metric in enumerate(METRICS):
-            request.metrics[i].metricId = metric
-        if self._calls.get(self._field, ("nvmlGpmMetricsGet", request)) is None:
+    def _compare(self, question: Any, older: Any, newer: Any) -> dict[int, float]:
+        question.sample1, question.sample2 = older, newer
+        if self._calls.get(self._field, ("nvmlGpmMetricsGet", question)) is None:
             self.reseed()
             return {}
         found = {}
         for i, metric in enumerate(METRICS):
-            entry = request.metrics[i]
+            entry = question.metrics[i]
             if entry.nvmlReturn == 0 and not math.isnan(entry.value) and 0 <= entry.value <= 101:
                 # Counter skew lets a saturated unit read a little above 100 %.
                 found[metric] = min(1.0, entry.value / 100)

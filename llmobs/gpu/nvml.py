@@ -41,6 +41,7 @@ ERROR_WORDS = {
     27: "not_ready", 28: "gpu_not_found", 29: "invalid_state", 999: "unknown",
 }  # fmt: skip
 
+NOT_SUPPORTED = 3
 FUNCTION_NOT_FOUND = 13
 INSUFFICIENT_SIZE = 7
 NO_INSTANCE = 0xFFFFFFFF
@@ -62,7 +63,7 @@ class Meaning(enum.Enum):
 
 _MEANINGS = {
     2: Meaning.UNSUPPORTED,  # InvalidArgument: a selector this driver does not know
-    3: Meaning.UNSUPPORTED,
+    NOT_SUPPORTED: Meaning.UNSUPPORTED,
     FUNCTION_NOT_FOUND: Meaning.UNSUPPORTED,
     25: Meaning.UNSUPPORTED,  # ArgumentVersionMismatch
     26: Meaning.UNSUPPORTED,  # Deprecated

@@ -25,11 +25,13 @@ _MIG = (
 
 
 def published(snapshot: GpuSnapshot) -> tuple[GpuStats, ...]:
-    """Return the GPUs that belong on this page: vLLM's where they are known, else all.
+    """Return the GPUs that belong on this page: where vLLM's are known, those and any that may be; else all.
 
     Two sidecars on one machine would otherwise publish each GPU twice.
     """
-    return tuple(gpu for gpu in snapshot.devices if gpu.watched) or snapshot.devices
+    if any(gpu.watched for gpu in snapshot.devices):
+        return tuple(gpu for gpu in snapshot.devices if gpu.watched is not False)
+    return snapshot.devices
 
 
 def samples(snapshot: GpuSnapshot, *, reserve_ratio: float, watched_only: bool = True) -> Iterator[Sample]:

@@ -242,10 +242,8 @@ class GpuReader:
         )
 
     def _log_hung(self, hung: set[str]) -> None:
-        for uuid in hung - self._hung:
-            _log.error("gpu_hung", gpu=uuid, detail=_HUNG)
         for uuid in self._hung - hung:
-            _log.info("gpu_answers_again", gpu=uuid)
+            _log.info("gpu_back", gpu=uuid, was="hung", once=True)
         self._hung = hung
 
 

@@ -11,6 +11,7 @@ import structlog
 from llmobs.gpu import nvml
 from llmobs.gpu.calls import ErrorCounts
 from llmobs.gpu.device import Identity
+from llmobs.gpu.visibility import UNNAMED
 
 _log = structlog.get_logger("llmobs.gpu")
 
@@ -82,9 +83,8 @@ class Session:
         except nvml.NvmlDownError as error:
             return self.fail(error)
         if count == 0:
-            return self._note(Down("no_devices", _NO_DEVICES))
-        if self._down is not None:
-            _log.info("nvml_up", driver=self._up.driver_version, gpus=count)
+            self._down = Down("no_devices", _NO_DEVICES)
+            return self._down
         self._down, self._pause = None, _FIRST_RETRY
         return self._up
 
@@ -94,18 +94,13 @@ class Session:
             self._shutdown()
         self._retry_at = self._clock() + (_LIBRARY_RETRY if error.code == _NO_LIBRARY else self._pause)
         self._pause = min(self._pause * 2, _LONGEST_RETRY)
-        return self._note(Down(error.reason, str(error)))
+        self._down = Down(error.reason, str(error))
+        return self._down
 
     def close(self) -> None:
         """Give NVML back to the driver."""
         if self._initialised:
             self._shutdown()
-
-    def _note(self, down: Down) -> Down:
-        if down != self._down:
-            _log.warning("nvml_down", reason=down.reason, detail=down.detail)
-        self._down = down
-        return down
 
     def _shutdown(self) -> None:
         self._up, self._initialised = None, False
@@ -142,7 +137,7 @@ class Session:
                 self._errors.add(code)
                 if nvml.meaning(code) is nvml.Meaning.DOWN:
                     raise nvml.NvmlDownError(code) from error
-                lost.append((Identity(uuid=f"unknown-{index}", index=index), nvml.GONE_REASONS.get(code, "error")))
+                lost.append((Identity(uuid=f"{UNNAMED}{index}", index=index), nvml.GONE_REASONS.get(code, "error")))
         return Up(
             session=self._sessions,
             nvml=self._module,

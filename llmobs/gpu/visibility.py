@@ -6,6 +6,9 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+#: Prefix of the stand-in for the UUID of a GPU that could not be identified; its index follows.
+UNNAMED = "unknown-"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:

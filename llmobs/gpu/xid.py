@@ -37,6 +37,7 @@ class XidListener:
         self._counts: dict[str | None, Counter[str]] = {None: Counter()}
         self._last_seen: dict[str | None, dict[str, float]] = {None: {}}
         self._mig_changed: set[str] = set()
+        self._logged: set[str] = set()
         self._listening: frozenset[str] = frozenset()
         self._beat = 0.0
         self._thread: threading.Thread | None = None
@@ -118,7 +119,7 @@ class XidListener:
                     nvml.nvmlDeviceRegisterEvents(handle, wanted, events)
                 except nvml.NVMLError as error:
                     # This GPU is left out, the others are not.
-                    _log.warning("xid_not_listening", gpu=uuid, nvml_code=int(error.value))
+                    self._refused(uuid, int(error.value))
                     continue
                 known[address(handle)] = uuid
             if not known or stop.is_set():
@@ -134,6 +135,11 @@ class XidListener:
         finally:
             nvml.nvmlEventSetFree(events)
 
+    def _refused(self, uuid: str, code: int) -> None:
+        if uuid not in self._logged:
+            self._logged.add(uuid)
+            _log.warning("xid_not_listening", gpu=uuid, nvml_code=code, once=True)
+
     def _wait(self, nvml: Any, events: Any, known: Mapping[int | None, str]) -> None:
         try:
             event = nvml.nvmlEventSetWait(events, self._wait_ms)
@@ -148,7 +154,8 @@ class XidListener:
         if not event.eventType & _XID:
             return
         code = str(int(event.eventData))
-        _log.warning("xid_error", gpu=uuid or "unknown", xid=code)
+        if uuid is None:
+            _log.error("xid_of_unknown_gpu", xid=code)
         with self._lock:
             self._counts[uuid][code] += 1
             self._last_seen[uuid][code] = self._wall()

@@ -48,7 +48,7 @@ def test_the_loader_finds_the_library_by_its_soname(shims: Callable[..., Path], 
     said = tmp_path / "scenario"
     said.write_text(scenario(h100()))
     code = "from llmobs.gpu import GpuReader; r = GpuReader(); s = r.read(); print(s.available, s.devices[0].name)"
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(shims().parent), "LLMOBS_FAKE_NVML": str(said)}
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(shims().parent), "NVML_SHIM": str(said)}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=30, check=True
     )

@@ -118,6 +118,7 @@ def test_only_the_gpus_of_vllm_are_published_where_they_are_known() -> None:
 
     assert gpus(mine, other) == {"A"}
     assert gpus(mine, other, watched_only=False) == {"A", "B"}
+    assert gpus(mine, other, dataclasses.replace(unknown, uuid="unknown-2", up=False)) == {"A", "unknown-2"}
     assert gpus(unknown, dataclasses.replace(unknown, uuid="B")) == {"A", "B"}
 
 

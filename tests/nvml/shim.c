@@ -2,7 +2,7 @@
  *
  * What the GPUs say is a scenario: lines of "key = value". A key without a section is global; after a line "[0]" keys
  * belong to GPU 0, after "[0/2]" to the third MIG slot of GPU 0. A value that is not there is answered NotSupported.
- * The scenario is given in the process by shim_load(), or as a file named by $LLMOBS_FAKE_NVML, which is looked at again
+ * The scenario is given in the process by shim_load(), or as a file named by $NVML_SHIM, which is looked at again
  * every 20 ms. Three kinds of key rule over every function:
  *     fail.FUNCTION = CODE     the function returns CODE          (fail.* = CODE: all functions of that device)
  *     hang.FUNCTION = 1        the function does not return until the scenario no longer says so
@@ -80,7 +80,7 @@ static void replace(char *new_text) { /* takes ownership; the lock is held */
 }
 
 static void refresh(void) { /* the lock is held */
-    const char *path = getenv("LLMOBS_FAKE_NVML");
+    const char *path = getenv("NVML_SHIM");
     struct timespec now;
     struct stat st;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -117,7 +117,7 @@ static uint64_t number(const Device *device, const char *key, uint64_t otherwise
 
 static void pause_ms(long ms) {
     struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
-    nanosleep(&t, NULL);
+    if (ms > 0) nanosleep(&t, NULL);
 }
 
 static void count(const char *function) {
