@@ -27,10 +27,10 @@ def load(driver, url: str) -> None:
 def for_readme(driver, url: str, out: Path) -> None:
     emulate(driver, width=DESKTOP, height=900)
     load(driver, url)
-    picture(driver, out / "live-page.png", width=DESKTOP, tallest=1250)
+    picture(driver, out / "live-page.png", width=DESKTOP, tallest=1400)
     emulate(driver, width=PHONE, height=844, dark=True)
     load(driver, url)
-    picture(driver, out / "live-page-phone.png", width=PHONE, tallest=1250)
+    picture(driver, out / "live-page-phone.png", width=PHONE, tallest=1400)
 
 
 def every_state(driver, out: Path) -> None:

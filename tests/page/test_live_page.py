@@ -133,6 +133,7 @@ def test_hostile_text_stays_text(page: Any, look: dict[str, int]) -> None:
     assert page.js("return window.pwned") is None
     assert page.js("return document.querySelectorAll('main img, main script, main iframe, main a').length") == 0
     assert '<img src=x onerror="window.pwned=1">' in page.text()
+    assert page.texts(".target[data-state=unknown] .says") == ["This page does not know this state; reload it."] * 2
     assert "</script><script>window.pwned=1</script>" in page.text()
     assert page.js("return document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     assert page.console() == []

@@ -138,6 +138,8 @@ def test_everything_that_can_be_operated_is_reached_by_tab(page: Any) -> None:
         assert outline != "none", name
         reached.append(name)
     assert reached[0] == "skip"
+    labels = page.js("return ['filter', 'order'].map(id => document.getElementById(id).labels[0]?.textContent)")
+    assert labels == ["Filter", "Order"]
     assert {"filter", "order"} <= set(reached)
     assert reached.count("toggle") == 8
 
