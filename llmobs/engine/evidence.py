@@ -7,8 +7,10 @@ itself.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -133,19 +135,47 @@ class _Tail:
         self._rest = b""
 
     def lines(self) -> Iterator[bytes]:
-        with self.path.open("rb") as stream:
+        """Yield the lines. Raises OSError; once the file was missing, it is read from its start when it comes."""
+        try:
+            yield from self._lines()
+        except FileNotFoundError:
+            self._from_start = True
+            raise
+
+    def _lines(self) -> Iterator[bytes]:
+        # Without O_NONBLOCK a pipe would be waited for.
+        with os.fdopen(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
             status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "not a file")
             if status.st_ino != self._inode or status.st_size < self._offset:
                 first = self._inode is None
+                if not first and status.st_ino != self._inode:
+                    yield from self._rotated()
                 self._inode, self._rest = status.st_ino, b""
                 self._offset = 0 if self._from_start or not first else status.st_size
             stream.seek(self._offset)
             data = stream.read(MAX_BYTES)
+        yield from self._complete(data)
+
+    def _rotated(self) -> Iterator[bytes]:
+        """Yield what was written to the file before it was renamed to FILE.1, and not read yet."""
+        try:
+            with self.path.with_name(self.path.name + ".1").open("rb") as stream:
+                if os.fstat(stream.fileno()).st_ino != self._inode:
+                    return
+                stream.seek(self._offset)
+                data = stream.read(MAX_BYTES)
+        except OSError:
+            return
+        yield from self._complete(data)
+
+    def _complete(self, data: bytes) -> list[bytes]:
         self._offset += len(data)
         *complete, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MAX_BYTES:
             self._rest = b""
-        yield from complete
+        return complete
 
 
 def _memory(cgroup: Path) -> tuple[float | None, float | None]:
@@ -154,7 +184,9 @@ def _memory(cgroup: Path) -> tuple[float | None, float | None]:
         used = float((cgroup / "memory.current").read_text(encoding="ascii"))
         stat = (cgroup / "memory.stat").read_text(encoding="ascii")
         limit = (cgroup / "memory.max").read_text(encoding="ascii").strip()
-        droppable = next((float(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")), 0.0)
+        droppable = next(
+            (float(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")), 0.0
+        )
         return max(0.0, used - droppable), None if limit == "max" else float(limit)
     except (OSError, ValueError, IndexError):
         return None, None
