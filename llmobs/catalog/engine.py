@@ -215,7 +215,7 @@ CACHE = (
     ),
     Metric(
         name="vllm_kv_cache_capacity_bytes", kind="gauge", unit="bytes", labels=ENGINE, fact="kv_cache_bytes",
-        help="Memory set aside for the KV cache.",
+        help="Memory set aside for the KV cache on each worker's GPU.",
     ),
     Metric(
         name="vllm_kv_cache_fill_seconds", kind="gauge", unit="seconds", labels=ENGINE,
@@ -596,8 +596,8 @@ JOINED = (
     ),
     Metric(
         name="vllm_kv_cache_share_of_gpu_memory_ratio", kind="gauge", unit="ratio", labels=TARGET,
-        help="KV cache capacity in bytes / memory of the target's GPUs.",
-        source="Σ kv_cache_bytes ÷ Σ memory_total_bytes of the watched GPUs",
+        help="Memory set aside for the KV cache / memory of the GPU.",
+        source="kv_cache_bytes ÷ memory_total_bytes; one engine, GPUs of one size",
     ),
 )  # fmt: skip
 

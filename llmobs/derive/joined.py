@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from llmobs.derive.window import difference, quotient, ratio
-from llmobs.snapshot import GpuSnapshot, GpuStats
+from llmobs.snapshot import EngineStats, GpuSnapshot, GpuStats
 
 #: Below this utilisation a GPU counts as idle.
 IDLE_UTILIZATION = 0.05
@@ -38,8 +38,12 @@ def idle_while_waiting(waiting: float | None, gpus: Iterable[GpuStats]) -> bool 
     return waiting > 0 and all(u < IDLE_UTILIZATION for u in known)
 
 
-def kv_cache_share(kv_bytes: float | None, gpus: Iterable[GpuStats]) -> float | None:
-    """``KV cache bytes ÷ memory of the GPUs``, 0–1."""
-    totals = [d.memory_total_bytes for d in gpus]
-    known = [t for t in totals if t is not None]
-    return ratio(kv_bytes, sum(known)) if known and len(known) == len(totals) else None
+def kv_cache_share(engines: Iterable[EngineStats], gpus: Iterable[GpuStats]) -> float | None:
+    """``KV cache bytes of a worker ÷ memory of its GPU``, 0–1.
+
+    The source gives the bytes of one worker, and each worker has a GPU of its own; so this is known for one engine
+    whose GPUs are all of one size, and None otherwise.
+    """
+    sizes = {d.memory_total_bytes for d in gpus}
+    bytes_ = [e.kv_cache_bytes for e in engines]
+    return ratio(bytes_[0], sizes.pop()) if len(bytes_) == 1 and len(sizes) == 1 else None

@@ -180,8 +180,7 @@ def _joined(state: TargetState, target: str) -> Iterator[Sample]:
     per_joule = joined.tokens_per_joule(_tokens(first.engines, last.engines), joules)
     if per_joule is not None:
         yield Sample("vllm_tokens_per_joule", (target,), per_joule)
-    kv_bytes = [e.kv_cache_bytes for e in state.engines.values() if e.kv_cache_bytes is not None]
-    share = joined.kv_cache_share(sum(kv_bytes) if kv_bytes else None, gpus)
+    share = joined.kv_cache_share(state.engines.values(), gpus)
     if share is not None:
         yield Sample("vllm_kv_cache_share_of_gpu_memory_ratio", (target,), share)
 

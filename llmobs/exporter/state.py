@@ -32,7 +32,7 @@ def state(
         "version": __version__,
         "window_seconds": window_seconds,
         "targets": [_target(w, with_history=histories is None or w.target.name in histories) for w in watches],
-        "gpus": _gpus(gpus),
+        "gpus": _gpus(gpus, _kv_budget(watches)),
     }
 
 
@@ -103,7 +103,13 @@ def _engine(watch: TargetWatch, key: EngineKey, *, with_history: bool) -> dict[s
     return out
 
 
-def _gpus(gpus: GpuWatch) -> dict[str, Any]:
+def _kv_budget(watches: Collection[TargetWatch]) -> float | None:
+    """Return the KV cache's bytes on each watched GPU; known only when a single engine is watched."""
+    engines = [engine for watch in watches for engine in watch.state.engines.values()]
+    return engines[0].kv_cache_bytes if len(engines) == 1 else None
+
+
+def _gpus(gpus: GpuWatch, kv_budget: float | None) -> dict[str, Any]:
     snapshot = gpus.snapshot
     if snapshot is None:
         return {"available": False, "reason": None, "detail": "not read yet", "devices": []}
@@ -113,11 +119,11 @@ def _gpus(gpus: GpuWatch) -> dict[str, Any]:
         "detail": snapshot.detail,
         "simulated": gpus.simulated,
         "age_seconds": time.monotonic() - snapshot.taken_at,
-        "devices": [_device(gpus, device) for device in published(snapshot)],
+        "devices": [_device(gpus, device, kv_budget) for device in published(snapshot)],
     }
 
 
-def _device(gpus: GpuWatch, device: GpuStats) -> dict[str, Any]:
+def _device(gpus: GpuWatch, device: GpuStats, kv_budget: float | None) -> dict[str, Any]:
     total = device.memory_total_bytes
     return {
         "uuid": device.uuid,
@@ -130,6 +136,7 @@ def _device(gpus: GpuWatch, device: GpuStats) -> dict[str, Any]:
         "memory_used_bytes": device.memory_used_bytes,
         "memory_reserved_bytes": device.memory_reserved_bytes,
         "memory_free_bytes": device.memory_free_bytes,
+        "kv_budget_bytes": kv_budget if device.watched else None,
         "reserve_bytes": None if total is None else gpus.settings.reserve_ratio * total,
         "unaccounted_bytes": device.memory_unaccounted_bytes,
         "utilization": device.utilization,

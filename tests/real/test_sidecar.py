@@ -19,7 +19,7 @@ from tests.real.server import VllmServer
 
 pytestmark = [pytest.mark.needs("vllm"), pytest.mark.timeout(600)]
 
-INTERVAL = 0.5
+INTERVAL = 1.0
 ARGUMENTS = ("--max-num-seqs", "2", "--block-size", "32", "--enable-prompt-tokens-details")
 
 
@@ -199,11 +199,11 @@ def test_killed_engine_core(server: VllmServer, daemon: Daemon, tmp_path: Path) 
         os.kill(core, signal.SIGKILL)
         killed = time.monotonic()
         wait_for("vllm_up 0", lambda: daemon.value("vllm_up") == 0, pause=0.02)
-        assert time.monotonic() - killed <= 2 * INTERVAL + 0.5
+        assert time.monotonic() - killed <= 2 * INTERVAL + 1
         names = {name for name, _ in daemon.series()}
         assert not names & {"vllm_num_running_requests", "vllm_decode_tokens_total", "vllm_kv_cache_usage_ratio"}
         lost = wait_for("lost requests", lambda: daemon.value("vllm_request_failed_total", reason="engine_dead"))
-        assert time.monotonic() - killed <= 3 * INTERVAL + 0.5
+        assert time.monotonic() - killed <= 3 * INTERVAL + 1
         assert lost == 6
         assert not any(r.result() for r in requests)
     server.stop()
