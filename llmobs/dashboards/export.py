@@ -33,7 +33,8 @@ def as_files(boards: Mapping[str, Json], settings: Settings, form: str | None) -
         return {f"dashboards/configmaps/{uid}.yaml": configmap(uid, b, settings) for uid, b in boards.items()}
     if form == "grafana-com":
         return {f"dashboards/grafana-com/{uid}.json": text(shared(board)) for uid, board in boards.items()}
-    return {f"dashboards/{uid}.json": text(board) for uid, board in boards.items()}
+    found = {f"dashboards/{uid}.json": text(board) for uid, board in boards.items()}
+    return {**found, "dashboards/.lint": lint(boards)}
 
 
 def text(board: Json) -> str:
@@ -79,4 +80,29 @@ def shared(board: Json) -> Json:
     ]
     made["__elements"] = {}
     made["description"] = f"{made['description']} Made for the metrics of llmobs {__version__}."
+    return made
+
+
+_TWO_SOURCES = "The board asks Prometheus and Tempo; `datasource` keeps its name so that links between boards carry it."
+_TEMPO_QUERY = "A TraceQL query has no PromQL expression."
+_NO_TARGET = "Alerts and recorded series are about a model, not about one scrape: they have neither job nor instance."
+
+
+def lint(boards: Mapping[str, Json]) -> str:
+    """Return the exclusions for Grafana's dashboard linter, each with its reason."""
+    found: dict[str, list[Json]] = {}
+    for board in boards.values():
+        title = board["title"]
+        if sum(v["type"] == "datasource" for v in board["templating"]["list"]) > 1:
+            found.setdefault("template-datasource-rule", []).append({"dashboard": title, "reason": _TWO_SOURCES})
+        for panel in (p for row in board["panels"] for p in (row, *row.get("panels", []))):
+            entry = {"dashboard": title, "panel": panel["title"]}
+            for target in panel.get("targets", []):
+                if "expr" not in target:
+                    found.setdefault("target-promql-rule", []).append({**entry, "reason": _TEMPO_QUERY})
+                elif 'job=~"$job"' not in target["expr"]:
+                    for rule in ("target-job-rule", "target-instance-rule"):
+                        found.setdefault(rule, []).append({**entry, "reason": _NO_TARGET})
+    unique = {rule: {"entries": list({json.dumps(e): e for e in entries}.values())} for rule, entries in found.items()}
+    made: str = yaml.safe_dump({"exclusions": unique}, sort_keys=True, allow_unicode=True, width=200)
     return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmobs.dashboards.boards.context import ENGINE_LEGEND, REPLICA, Context
+from llmobs.dashboards.boards.context import ENGINE_LEGEND, LIMIT, REPLICA, Context
 from llmobs.dashboards.panels import (
     BLUE,
     GREEN,
@@ -49,7 +49,7 @@ def _now(c: Context) -> tuple[Panel, ...]:
             "Fullest KV cache", "Used share of the fullest KV cache.",
             "full is healthy while nothing waits and nothing is preempted.",
             q(c.q.gauge("max", USAGE)), unit="percentunit", decimals=0, width=4,
-            lines=(Line(at=limits.kv_usage, color=ORANGE), Line(at=limits.kv_usage_full)),
+            lines=limits.lines("VllmKVCacheHigh", "VllmKVCacheExhausted"),
         ),
         stat(
             "Capacity", "Tokens that the KV caches of all engines hold together.",
@@ -91,7 +91,8 @@ def _room(c: Context) -> tuple[Panel, ...]:
             "KV cache usage", "Used share of the 10 fullest KV caches.",
             "one engine alone: imbalance. All: too much load for the memory.",
             q(f"topk(10, {c.q.gauge('max', USAGE, by=by)})", ENGINE_LEGEND),
-            unit="percentunit", maximum=1, lines=(Line(at=limits.kv_usage, color=ORANGE),),
+            *c.tiers("VllmKVCacheHigh"),
+            unit="percentunit", maximum=1, lines=limits.lines("VllmKVCacheHigh", "VllmKVCacheExhausted"), dashed=(LIMIT,),
         ),
         graph(
             "Highest usage between scrapes", "The peak of the peak interval, so that no spike is lost, beside the mean "
@@ -192,7 +193,7 @@ def _pressure(c: Context) -> tuple[Panel, ...]:
     limits = c.limits
     return (
         graph(
-            "Preemptions per second", "Requests thrown out of the batch, by replica (the 10 most).",
+            "Preemptions by replica", "Requests thrown out of the batch, by replica (the 10 most).",
             "lower max_num_seqs, raise gpu_memory_utilization, or add replicas.",
             q(f"topk(10, {c.q.gauge('max', 'vllm_preemptions_per_second', by=('engine', *REPLICA))})", ENGINE_LEGEND),
             unit="ops", width=8,
@@ -201,7 +202,7 @@ def _pressure(c: Context) -> tuple[Panel, ...]:
             "Preemptions per finished request", "Preemptions ÷ finished sequences.",
             "above the line, work is thrown away faster than it is worth.",
             q(ratio(c.q.per_second("vllm_preemptions_total"), c.requests()), "per request"),
-            unit="short", width=8, lines=(Line(at=limits.preemptions_per_request, color=ORANGE),), no_value="No traffic",
+            unit="short", width=8, lines=limits.lines("VllmPreemptionStorm"), no_value="No traffic",
         ),
         heatmap(
             "Preemptions of a request", "How often finished sequences were preempted; the lowest bucket is 0 or 1.",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from llmobs.dashboards.boards.context import OUR_FAULT, Context
+from dataclasses import dataclass
+
+from llmobs.dashboards.boards.context import GOOD, Context
 from llmobs.dashboards.panels import (
     BLUE,
     GREEN,
@@ -49,8 +51,26 @@ def board(c: Context) -> Board:
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class _Worse:
+    """How much worse the candidate may be: p95 and tokens per request as a share, failures in points."""
+
+    latency: float
+    tokens: float
+    failures: float
+
+
+def _limits(c: Context) -> _Worse:
+    return _Worse(
+        latency=round(c.limits.value("CanaryLatencyWorse") - 1, 6),
+        tokens=c.limits.value("CanaryTokensSlower"),
+        failures=c.limits.value("CanaryFailuresUp"),
+    )
+
+
 def _failed_share(c: Context, which: str) -> str:
-    failed, finished = c.failed(which, OUR_FAULT), c.requests(which)
+    failed = c.failed(which, 'reason=~"error|oom|engine_dead|timeout"')
+    finished = c.requests(which, GOOD)
     return f"{failed} / ({finished} + {failed} > 0)"
 
 
@@ -67,9 +87,9 @@ def _relative(candidate: str, stable: str) -> str:
 
 
 def _difference(c: Context) -> tuple[Panel, ...]:
-    limits = c.limits
-    slower = (Line(at=limits.canary_latency_growth / 2, color=ORANGE), Line(at=limits.canary_latency_growth))
-    common = {"unit": "percentunit", "decimals": 1, "width": 4, "minimum": None, "big": True, "no_value": "No traffic"}
+    worse = _limits(c)
+    slower = (Line(at=worse.latency / 2, color=ORANGE), Line(at=worse.latency))
+    common = {"unit": "percentunit", "decimals": 1, "width": 3, "minimum": None, "big": True, "no_value": "No traffic"}
 
     def quantile(histogram: str) -> str:
         return _relative(c.q.quantile(0.95, histogram, CANARY), c.q.quantile(0.95, histogram, STABLE))
@@ -80,6 +100,10 @@ def _difference(c: Context) -> tuple[Panel, ...]:
             "red: roll back.", q(quantile("vllm_time_to_first_token_seconds")), lines=slower, **common,
         ),
         stat(
+            "End-to-end p95, difference", "p95 request latency of the candidate against stable.",
+            "red: roll back, after a look at the output lengths.", q(quantile("vllm_e2e_request_latency_seconds")), lines=slower, **common,
+        ),
+        stat(
             "Inter-token p95, difference", "p95 gap between outputs of the candidate against stable.",
             "red: roll back.", q(quantile("vllm_inter_token_latency_seconds")), lines=slower, **common,
         ),
@@ -88,13 +112,13 @@ def _difference(c: Context) -> tuple[Panel, ...]:
             "negative is slower.",
             "red: roll back.",
             q(_relative(_tokens_each(c, CANARY), _tokens_each(c, STABLE))), base=RED,
-            lines=(Line(at=-limits.canary_tokens_drop, color=ORANGE), Line(at=0, color=GREEN)), **common,
+            lines=(Line(at=-worse.tokens, color=ORANGE), Line(at=0, color=GREEN)), **common,
         ),
         stat(
             "Failed share, difference", "Share of failed requests, candidate less stable, in points.",
             "red: roll back.",
             q(f"({_failed_share(c, CANARY)}) - ({_failed_share(c, STABLE)})"),
-            lines=(Line(at=limits.canary_failure_growth / 2, color=ORANGE), Line(at=limits.canary_failure_growth)), **common,
+            lines=(Line(at=worse.failures / 2, color=ORANGE), Line(at=worse.failures)), **common,
         ),
         stat(
             "Hit rate, difference", "Prefix cache hit rate, candidate less stable, in points.",
@@ -112,15 +136,15 @@ def _difference(c: Context) -> tuple[Panel, ...]:
 
 
 def _side_by_side(c: Context) -> tuple[Panel, ...]:
-    limits = c.limits
+    worse = _limits(c)
     common = {"width": 8, "colors": {**_COLORS, "limit": RED}, "dashed": ("limit",)}
 
     def latency(title: str, histogram: str, act: str) -> Panel:
         stable, candidate = (c.q.quantile(0.95, histogram, which) for which in (STABLE, CANARY))
         return graph(
-            f"{title} p95", f"95th percentile of {title}; the dashed limit is stable + {limits.canary_latency_growth:.0%}.",
+            f"{title} p95", f"95th percentile of {title}; the dashed limit is stable + {worse.latency:.0%}.",
             act, q(stable, "stable"), q(candidate, "candidate"),
-            q(f"{1 + limits.canary_latency_growth:g} * {stable}", "limit"), unit="s", no_value="No traffic", **common,
+            q(f"{1 + worse.latency:g} * {stable}", "limit"), unit="s", no_value="No traffic", **common,
         )  # fmt: skip
 
     tokens = _tokens_each(c, STABLE)
@@ -131,16 +155,16 @@ def _side_by_side(c: Context) -> tuple[Panel, ...]:
         latency("End-to-end latency", "vllm_e2e_request_latency_seconds", "compare the output lengths first."),
         graph(
             "Tokens per second and request", "Generated tokens per second ÷ running requests; the limit is stable − "
-            f"{limits.canary_tokens_drop:.0%}.",
+            f"{worse.tokens:.0%}.",
             "the candidate below the limit: roll back.",
             q(tokens, "stable"), q(_tokens_each(c, CANARY), "candidate"),
-            q(f"{1 - limits.canary_tokens_drop:g} * {tokens}", "limit"), unit="short", no_value="No traffic", **common,
+            q(f"{1 - worse.tokens:g} * {tokens}", "limit"), unit="short", no_value="No traffic", **common,
         ),
         graph(
-            "Failed share", f"Failed ÷ all requests; the limit is stable + {limits.canary_failure_growth:.1%}.",
+            "Failed share", f"Failed ÷ all requests; the limit is stable + {worse.failures:.1%}.",
             "the candidate above the limit: roll back.",
             q(failed, "stable"), q(_failed_share(c, CANARY), "candidate"),
-            q(f"{limits.canary_failure_growth:g} + {failed}", "limit"), unit="percentunit", no_value="No traffic", **common,
+            q(f"{worse.failures:g} + {failed}", "limit"), unit="percentunit", no_value="No traffic", **common,
         ),
         graph(
             "Hit rate", "Prefix cache hits ÷ lookups.", "lower for long: the candidate changed its prompt template or routing.",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from llmobs.alerts.recording import recorded_labels
 from llmobs.catalog.engine import STATES
 from llmobs.dashboards.limits import Limits
-from llmobs.dashboards.panels import GREEN, GREY, ORANGE, PURPLE, RED, YELLOW, Choice, Line, Panel, Query, graph
+from llmobs.dashboards.panels import GREEN, GREY, ORANGE, PURPLE, RED, YELLOW, Choice, Panel, Query, graph
 from llmobs.dashboards.promql import Queries, ratio
 from llmobs.dashboards.settings import Settings
 
@@ -16,8 +17,12 @@ REPLICA = ("instance", "target")
 REPLICA_LEGEND = "{{target}} · {{instance}}"
 ENGINE_LEGEND = "{{target}} · {{instance}} · engine {{engine}}"
 
-#: Reasons that are the operator's: the caller did nothing wrong.
-OUR_FAULT = 'reason=~"oom|engine_dead|error|timeout"'
+#: Failures that are the service's own, as VllmErrorRatio counts them, and sequences that ended well.
+OUR_FAULT = 'reason=~"error|oom|engine_dead"'
+GOOD = 'finished_reason!~"abort|error"'
+
+#: Legends of dashed limits.
+LIMIT = "^limit"
 
 INTERPOLATED = (
     "Read from vLLM's own page, its first bucket ends at 0.3 s: a quantile below 0.3 s is interpolated. With the "
@@ -56,6 +61,12 @@ class Context:
         """Path of another board, for links."""
         return self.settings.path(uid)
 
+    def recorded(self, name: str) -> str:
+        """A series of the alerts' recording rules, which keep the model and the labels of the alerts' scope only."""
+        labels = (*recorded_labels()[name], *self.limits.alerts.scope)
+        names = {"model_name": "model", "slo": "slo", **{v: v for v in self.settings.variables}}
+        return f"{name}{{{', '.join(f'{label}=~' + chr(34) + '$' + names[label] + chr(34) for label in labels if label in names)}}}"
+
     def requests(self, *more: str, by: tuple[str, ...] = (), offset: str = "") -> str:
         """Finished sequences per second."""
         return self.q.per_second("vllm_request_finished_total", *more, by=by, offset=offset)
@@ -63,6 +74,22 @@ class Context:
     def failed(self, *more: str, by: tuple[str, ...] = (), offset: str = "") -> str:
         """Failed requests per second."""
         return self.q.per_second("vllm_request_failed_total", *more, by=by, offset=offset)
+
+    def error_share(self) -> str:
+        """Share of requests that failed by the service's own fault, of those that ended, well or badly."""
+        return f"{self.failed(OUR_FAULT)} / ({self.requests(GOOD)} + {self.failed()} > 0)"
+
+    def tiers(self, alert: str) -> tuple[Query, ...]:
+        """Dashed lines at the thresholds that single models have of their own; shown where the model is selected."""
+        return tuple(
+            Query(
+                text="0 * "
+                + self.q.gauge("max", "vllm_num_running_requests", f'model_name="{model}"', by=("model_name",))
+                + f" + {threshold:g}",
+                legend="limit of {{model_name}}",
+            )
+            for model, threshold in self.limits.tiers(alert)
+        )
 
     def hit_rate(self, *more: str, by: tuple[str, ...] = (), offset: str = "") -> str:
         """Prefix cache hits ÷ queries in tokens over all engines."""
@@ -96,7 +123,7 @@ class Context:
             Query(text=self.q.quantile(q, histogram, offset="$compare"), legend="then"),
         )
 
-    def quantiles(self, title: str, histogram: str, shows: str, act: str, *lines: Line) -> Panel:
+    def quantiles(self, title: str, histogram: str, shows: str, act: str, alert: str = "") -> Panel:
         """p50, p95, p99 and mean of a histogram, with exemplars that open the trace."""
         return graph(
             f"{title}: p50, p95, p99, mean",
@@ -107,8 +134,10 @@ class Context:
                 for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
             ),
             Query(text=self.q.mean(histogram), legend="mean"),
+            *(self.tiers(alert) if alert else ()),
             unit="s",
-            lines=lines,
+            lines=self.limits.lines(alert) if alert else (),
+            dashed=(LIMIT,),
             colors={"p50": "green", "p95": "yellow", "p99": "red", "mean": GREY},
             no_value="No traffic",
         )

@@ -92,11 +92,11 @@ def _load_columns(c: Context) -> tuple[Column, ...]:
     limits = c.limits
     return (
         Column(source="Value #B", title="Running", unit="none", width=80),
-        Column(source="Value #C", title="Waiting", unit="none", width=80, lines=(Line(at=limits.waiting, color=ORANGE),), base="transparent"),
-        Column(source="Value #D", title="KV cache", unit="percentunit", width=110, gauge=True, lines=(Line(at=limits.kv_usage, color=ORANGE),)),
+        Column(source="Value #C", title="Waiting", unit="none", width=80, lines=limits.lines("VllmQueueLong"), base="transparent"),
+        Column(source="Value #D", title="KV cache", unit="percentunit", width=110, gauge=True, lines=limits.lines("VllmKVCacheHigh", "VllmKVCacheExhausted")),
         Column(source="Value #E", title="Hit rate", unit="percentunit", decimals=0, width=80),
         Column(source="Value #F", title="Tokens/s", unit="short", decimals=0, width=85),
-        Column(source="Value #G", title="TTFT p95", unit="s", width=90, lines=(Line(at=limits.ttft_seconds, color=ORANGE),), base="transparent"),
+        Column(source="Value #G", title="TTFT p95", unit="s", width=90, lines=limits.lines("VllmTTFTP95High"), base="transparent"),
         Column(source="Value #H", title="Failures/s", unit="short", decimals=2, width=90),
     )  # fmt: skip
 
@@ -106,7 +106,7 @@ def _models(c: Context) -> tuple[Panel, ...]:
     replicas = f"count by (model_name) ({c.q.gauge('sum', 'vllm_num_running_requests', by=_ROW)})"
     return (
         table(
-            "Models", "One row per model: replicas, load, cache, speed, failures.",
+            "All models", "One row per model: replicas, load, cache, speed, failures.",
             "open the model's own boards by its name.",
             cell(replicas), *_load(c, by),
             columns=(
@@ -136,15 +136,15 @@ def _replicas(c: Context) -> tuple[Panel, ...]:
         Column(source="Value #A", title="State", width=100, words=STATE_WORDS),
         *_load_columns(c),
         Column(source="version", title="Version", width=90),
-        Column(source="Value #J", title="Restarts", unit="none", width=85),
+        Column(source="Value #J", title="Restarts", unit="none", decimals=0, width=85),
         Column(source="Value #K", title="GPU busy", unit="percentunit", decimals=0, width=90),
     )
     return (
         table(
-            "Replicas", "One row per replica: state, load, cache, speed, version, GPU; pages of rows for a large fleet.",
+            "All replicas", "One row per replica: state, load, cache, speed, version, GPU; pages of rows for a large fleet.",
             "sort by any column; a name opens the health board of that replica.",
             cell(f"{c.state()} + on ({', '.join(REPLICA)}) group_right () 0 * {c.q.gauge('max', 'vllm_num_running_requests', by=_ROW)} or on ({', '.join(REPLICA)}) {c.state()}"),
-            *_load(c, _ROW), cell(info), cell(c.q.gauge("max", "vllm_engine_restarts_total", by=REPLICA)),
+            *_load(c, _ROW), cell(info), cell(c.q.during_range("vllm_engine_restarts_total", by=REPLICA)),
             columns=tuple(k for k in columns if k.title != "GPU busy"),
             unit="none", height=12, sort=("State", True),
         ),
@@ -160,7 +160,7 @@ def _replicas(c: Context) -> tuple[Panel, ...]:
                 Column(source="Value #A", title="GPU busy", unit="percentunit", gauge=True, base=BLUE),
                 Column(source="Value #B", title="Memory used", unit="bytes"),
                 Column(source="Value #C", title="Power", unit="watt"),
-                Column(source="Value #D", title="Hottest", unit="celsius", lines=(Line(at=c.limits.temperature),), base="transparent"),
+                Column(source="Value #D", title="Hottest", unit="celsius", lines=c.limits.lines("GpuTemperatureHigh"), base="transparent"),
             ),
             unit="none", height=7, needs=frozenset({"gpu"}), no_value="No GPU seen",
         ),

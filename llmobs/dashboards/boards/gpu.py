@@ -78,7 +78,7 @@ def _now(c: Context) -> tuple[Panel, ...]:
         stat(
             "Hottest GPU", "Temperature of the hottest GPU.", "check airflow before the clocks go down.",
             q(f"max({c.q.select('nvidia_gpu_temperature_celsius')})"), unit="celsius", width=4,
-            lines=(Line(at=c.limits.temperature - 10, color=YELLOW), Line(at=c.limits.temperature)),
+            lines=c.limits.lines("GpuTemperatureHigh"), base=BLUE,
         ),
         stat(
             "GPUs held back", "GPUs whose clocks are held down by heat, power brake or hardware slow-down now.",
@@ -206,7 +206,7 @@ def _power(c: Context) -> tuple[Panel, ...]:
             "Temperature", "The 10 hottest GPUs, and their memory.", "near slow-down: check airflow.",
             q(_top(g("nvidia_gpu_temperature_celsius")), "{{uuid}} GPU"),
             q(_top(g("nvidia_gpu_memory_temperature_celsius")), "{{uuid}} memory"), unit="celsius",
-            lines=(Line(at=c.limits.temperature),), width=8,
+            lines=c.limits.lines("GpuTemperatureHigh"), width=8,
         ),
         graph(
             "Distance to slow-down", "Slow-down temperature less the temperature now: the 10 nearest.",
@@ -272,7 +272,7 @@ def _health(c: Context) -> tuple[Panel, ...]:
             unit="ops", colors={"corrected": YELLOW, "uncorrected": RED}, width=8,
         ),
         table(
-            "GPUs", "Identity and condition of each GPU.",
+            "Identity and condition", "Identity and condition of each GPU.",
             "remap failed: replace. remap or page pending, recovery action: drain and reset.",
             cell(f"max by (uuid, index, name, driver_version, watched) ({c.q.select('nvidia_gpu_info')})"),
             cell(g("nvidia_gpu_up")), cell(g("nvidia_gpu_row_remap_failed")), cell(g("nvidia_gpu_row_remap_pending")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmobs.dashboards.boards.context import (
     COMPARE,
     ENGINE_LEGEND,
-    OUR_FAULT,
+    LIMIT,
     REPLICA,
     REPLICA_LEGEND,
     STATE_WORDS,
@@ -13,10 +13,8 @@ from llmobs.dashboards.boards.context import (
 )
 from llmobs.dashboards.panels import (
     FAILURE_COLORS,
-    ORANGE,
     PHASE_COLORS,
     RED,
-    YELLOW,
     Board,
     Choice,
     Column,
@@ -64,7 +62,6 @@ def board(c: Context) -> Board:
 
 def _now(c: Context) -> tuple[Panel, ...]:
     limits = c.limits
-    failed, finished = c.failed(OUR_FAULT), c.requests()
     return (
         stat(
             "Replicas down",
@@ -81,16 +78,16 @@ def _now(c: Context) -> tuple[Panel, ...]:
             "Requests per second",
             "Sequences that finished, per second.",
             "zero with a queue is a stall; zero without one is no traffic: look upstream.",
-            q(finished),
+            q(c.requests()),
             unit="reqps", decimals=1, big=True, base="blue", link=("Scheduling", c.board("llmobs-scheduling")),
         ),
         stat(
             "Failed requests",
-            "Share of requests that failed by the service's own fault (oom, engine_dead, error, timeout).",
+            "Share of requests that failed by the service's own fault (oom, engine_dead, error).",
             "open “Error rate by reason”; `oom` and `engine_dead` first.",
-            q(f"{failed} / ({finished} + {failed} > 0)"),
+            q(c.error_share()),
             unit="percentunit", decimals=2, big=True, no_value="No traffic",
-            lines=(Line(at=limits.error_ratio / 5, color=ORANGE), Line(at=limits.error_ratio)),
+            lines=limits.lines("VllmErrorRatio"),
         ),
         stat(
             "TTFT p95",
@@ -98,7 +95,7 @@ def _now(c: Context) -> tuple[Panel, ...]:
             "see the breakdown below: queue means too few replicas, prefill means long prompts or a cold cache.",
             q(c.q.quantile(0.95, "vllm_time_to_first_token_seconds")),
             unit="s", big=True, no_value="No traffic", link=("Latency", c.board("llmobs-latency")),
-            lines=(Line(at=limits.ttft_seconds / 2, color=YELLOW), Line(at=limits.ttft_seconds)),
+            lines=limits.lines("VllmTTFTP95High"),
         ),
         stat(
             "Inter-token p95",
@@ -106,15 +103,15 @@ def _now(c: Context) -> tuple[Panel, ...]:
             "decode is slow: batch too large, GPU throttled, or preemptions.",
             q(c.q.quantile(0.95, "vllm_inter_token_latency_seconds")),
             unit="s", big=True, no_value="No traffic", link=("Latency", c.board("llmobs-latency")),
-            lines=(Line(at=limits.inter_token_seconds / 2, color=YELLOW), Line(at=limits.inter_token_seconds)),
+            lines=limits.lines("VllmInterTokenP95High"),
         ),
         stat(
             "Waiting",
-            "Requests in the waiting queues of all engines.",
+            "Requests in the longest waiting queue of an engine.",
             "growing means that requests arrive faster than they finish: add replicas or shed load.",
-            q(c.q.gauge("sum", "vllm_request_waiting_queue_length")),
+            q(c.q.gauge("max", "vllm_request_waiting_queue_length")),
             unit="none", big=True, link=("Scheduling", c.board("llmobs-scheduling")),
-            lines=(Line(at=1, color=YELLOW), Line(at=limits.waiting)),
+            lines=limits.lines("VllmQueueLong"),
         ),
         stat(
             "KV cache usage",
@@ -122,7 +119,7 @@ def _now(c: Context) -> tuple[Panel, ...]:
             "full is healthy while nothing waits and nothing is preempted; otherwise lower max_num_seqs or add memory.",
             q(c.q.gauge("max", "vllm_kv_cache_usage_ratio")),
             unit="percentunit", decimals=0, big=True, link=("KV cache", c.board("llmobs-cache")),
-            lines=(Line(at=limits.kv_usage, color=ORANGE), Line(at=limits.kv_usage_full)),
+            lines=limits.lines("VllmKVCacheHigh", "VllmKVCacheExhausted"),
         ),
         stat(
             "Alerts firing",
@@ -225,7 +222,7 @@ def _golden(c: Context) -> tuple[Panel, ...]:
     waiting = "vllm_request_waiting_queue_length"
     tokens = "vllm_decode_tokens_total"
     look = "switch “Overlay” on: a difference from the same hour of another day is a change, not the daily swing."
-    common = {"width": 8, "height": 7, "dashed": ("then",), "legend_table": False}
+    common = {"width": 8, "height": 7, "dashed": ("then", LIMIT), "legend_table": False}
     limits = c.limits
     return (
         graph(
@@ -237,19 +234,19 @@ def _golden(c: Context) -> tuple[Panel, ...]:
             *both(c.failed(), c.failed(offset=offset)), unit="reqps", **common,
         ),
         graph(
-            "Waiting requests, now and then", "Requests in the waiting queues.", look,
-            *both(c.q.gauge("sum", waiting), c.q.gauge("sum", waiting, offset=offset)),
-            unit="none", lines=(Line(at=limits.waiting),), **common,
+            "Waiting requests, now and then", "Requests in the longest waiting queue of an engine.", look,
+            *both(c.q.gauge("max", waiting), c.q.gauge("max", waiting, offset=offset)), *c.tiers("VllmQueueLong"),
+            unit="none", lines=limits.lines("VllmQueueLong"), **common,
         ),
         graph(
             "TTFT p95, now and then", "95th percentile of the time to the first token.", look,
-            *c.latency("vllm_time_to_first_token_seconds", 0.95), unit="s", no_value="No traffic",
-            lines=(Line(at=limits.ttft_seconds),), **common,
+            *c.latency("vllm_time_to_first_token_seconds", 0.95), *c.tiers("VllmTTFTP95High"), unit="s", no_value="No traffic",
+            lines=limits.lines("VllmTTFTP95High"), **common,
         ),
         graph(
             "Inter-token latency p95, now and then", "95th percentile of the gap between two outputs.", look,
-            *c.latency("vllm_inter_token_latency_seconds", 0.95), unit="s", no_value="No traffic",
-            lines=(Line(at=limits.inter_token_seconds),), **common,
+            *c.latency("vllm_inter_token_latency_seconds", 0.95), *c.tiers("VllmInterTokenP95High"), unit="s", no_value="No traffic",
+            lines=limits.lines("VllmInterTokenP95High"), **common,
         ),
         graph(
             "Generated tokens per second, now and then", "Tokens generated by all engines.", look,

@@ -39,13 +39,13 @@ def board(c: Context) -> Board:
         variables=(_objective(c, "ttft_slo", "TTFT objective", TTFT), _objective(c, "tpot_slo", "TPOT objective", TPOT)),
         sections=(
             Section(title="Goodput against the chosen objective", panels=_goodput(c)),
-            Section(title="First token", panels=_pair(c, "TTFT", TTFT, _TTFT, c.limits.ttft_seconds)),
-            Section(title="Between tokens", panels=_pair(c, "Inter-token latency", ITL, _ITL, c.limits.inter_token_seconds)),
-            Section(title="Whole request", panels=_pair(c, "End to end", E2E, _E2E, None)),
+            Section(title="First token", panels=_pair(c, "TTFT", TTFT, _TTFT, "VllmTTFTP95High")),
+            Section(title="Between tokens", panels=_pair(c, "Inter-token latency", ITL, _ITL, "VllmInterTokenP95High")),
+            Section(title="Whole request", panels=_pair(c, "End to end", E2E, _E2E, "VllmE2EP95High")),
             Section(title="Phases", panels=_phases(c)),
-            Section(title="Queue", panels=_pair(c, "Queue time", QUEUE, _QUEUE, None)),
-            Section(title="Prefill", panels=_pair(c, "Prefill time", PREFILL, _PREFILL, None)),
-            Section(title="Decode", panels=_pair(c, "Decode time", DECODE, _DECODE, None)),
+            Section(title="Queue", panels=_pair(c, "Queue time", QUEUE, _QUEUE)),
+            Section(title="Prefill", panels=_pair(c, "Prefill time", PREFILL, _PREFILL)),
+            Section(title="Decode", panels=_pair(c, "Decode time", DECODE, _DECODE)),
             Section(title="Lengths", panels=_lengths(c)),
             Section(title="By prompt length, from traces", panels=_traces(), collapsed=True),
         ),
@@ -87,11 +87,10 @@ _DECODE = (
 )
 
 
-def _pair(c: Context, title: str, histogram: str, texts: tuple[str, str], limit: float | None) -> tuple[Panel, ...]:
+def _pair(c: Context, title: str, histogram: str, texts: tuple[str, str], alert: str = "") -> tuple[Panel, ...]:
     shows, act = texts
-    lines = (Line(at=limit),) if limit is not None else ()
     return (
-        c.quantiles(title, histogram, shows, act, *lines),
+        c.quantiles(title, histogram, shows, act, alert),
         heatmap(
             f"{title}: distribution",
             f"{shows} Observations per second and bucket: two bands are two kinds of requests.",

@@ -59,7 +59,7 @@ def _now(c: Context) -> tuple[Panel, ...]:
         ),
         stat(
             "Oldest success", "Age of the oldest last success of a collector.", "older than three intervals: it hangs or fails.",
-            now(age), unit="s", width=4, lines=(Line(at=c.limits.stale_seconds / 2, color=YELLOW), Line(at=c.limits.stale_seconds)),
+            now(age), unit="s", width=4, lines=c.limits.lines("LlmobsCollectorStale"),
         ),
         stat(
             "Reload", "Whether the last reload of the configuration succeeded everywhere.",

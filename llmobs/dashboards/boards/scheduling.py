@@ -47,9 +47,9 @@ def _now(c: Context) -> tuple[Panel, ...]:
     limits = c.limits
     return (
         stat(
-            "Waiting", "Requests waiting to be scheduled, all engines.", "growing: add replicas or shed load.",
-            q(c.q.gauge("sum", WAITING)), unit="none", width=4,
-            lines=(Line(at=1, color=YELLOW), Line(at=limits.waiting)),
+            "Longest queue", "Requests waiting to be scheduled in the longest queue.", "growing: add replicas or shed load.",
+            q(c.q.gauge("max", WAITING)), unit="none", width=4,
+            lines=limits.lines("VllmQueueLong"),
         ),
         stat(
             "Running", "Requests in the running batches.", "0 while requests wait: the engine hangs.",
@@ -59,7 +59,7 @@ def _now(c: Context) -> tuple[Panel, ...]:
             "Fullest batch", "Running requests ÷ configured maximum of the fullest engine.",
             "at 100 % with room in the KV cache: raise max_num_seqs.",
             q(f"max({c.q.select(RUNNING)} / ({c.q.select(MAX_RUNNING)} > 0))"), unit="percentunit", decimals=0, width=4,
-            lines=(Line(at=limits.running_ratio, color=ORANGE),), no_value="Limit not known",
+            lines=limits.lines("VllmRunningNearLimit"), no_value="Limit not known",
         ),
         stat(
             "Oldest waiting", "Age of the request that has waited longest.",
@@ -92,11 +92,11 @@ def _queue(c: Context) -> tuple[Panel, ...]:
             unit="none", stacked=True, colors={"capacity": ORANGE, "deferred": BLUE}, width=8,
         ),
         graph(
-            "Waiting and its peak", "Waiting requests, and the most between two scrapes.",
+            "Waiting and its peak", "Waiting requests of the longest queue, and the most between two scrapes.",
             "peaks without a lasting queue are bursts.",
-            q(c.q.gauge("sum", WAITING), "waiting"),
-            q(c.q.gauge("sum", "vllm_request_waiting_queue_length_peak"), "peak"),
-            unit="none", lines=(Line(at=c.limits.waiting),), colors={"waiting": BLUE, "peak": ORANGE}, width=8,
+            q(c.q.gauge("max", WAITING), "waiting"),
+            q(c.q.gauge("max", "vllm_request_waiting_queue_length_peak"), "peak"),
+            unit="none", lines=c.limits.lines("VllmQueueLong"), colors={"waiting": BLUE, "peak": ORANGE}, width=8,
         ),
         graph(
             "Age of the oldest, and time to drain", "How long the oldest request waits already, and how long the queue "
@@ -158,17 +158,18 @@ def _throughput(c: Context) -> tuple[Panel, ...]:
 
 def _imbalance(c: Context) -> tuple[Panel, ...]:
     by = ("model_name", "engine", *REPLICA)
+    each = ("model_name", *REPLICA)
+    load = f"{c.q.gauge('sum', RUNNING, by=each)} + {c.q.gauge('sum', WAITING, by=each)}"
     return (
         graph(
-            "Busiest replica against the mean", "Running plus waiting requests of the busiest engine ÷ the mean of its "
-            "model; 1 is even.",
+            "Idlest replica against the busiest", "1 − requests (running and waiting) of the idlest replica ÷ those of the "
+            "busiest, for each model; 0 is even.",
             "above the line while there is a queue: the router sends by the wrong signal.",
             q(
-                f"max by (model_name) ({c.q.select(RUNNING)} + {c.q.select(WAITING)})"
-                f" / (avg by (model_name) ({c.q.select(RUNNING)} + {c.q.select(WAITING)}) > 0)",
+                f"1 - min by (model_name) ({load}) / (max by (model_name) ({load}) > 0)",
                 "{{model_name}}",
             ),
-            unit="short", lines=(Line(at=c.limits.imbalance, color=ORANGE),), no_value="No requests", width=8,
+            unit="percentunit", lines=c.limits.lines("VllmReplicaImbalance"), maximum=1, no_value="No requests", width=8,
         ),
         graph(
             "Longest queues", "Waiting requests of the 10 engines with the most.",
@@ -246,7 +247,7 @@ def _cost(c: Context) -> tuple[Panel, ...]:
         graph(
             "Operations per second and GPU", "Estimated floating point operations per GPU, mean over the engines.",
             "divide by the GPU's peak for the model FLOPS utilisation.",
-            q(ratio(c.q.per_second(flops), f"count({c.q.select(flops)})"), "operations"), unit="short",
+            q(ratio(c.q.per_second(flops), f"count({c.q.select(RUNNING)})"), "operations"), unit="short",
         ),
         graph(
             "Memory traffic per GPU", "Estimated bytes read and written per second and GPU.",

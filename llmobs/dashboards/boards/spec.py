@@ -62,13 +62,11 @@ def _speedup(c: Context, by: tuple[str, ...] = ()) -> str:
 
 def _now(c: Context) -> tuple[Panel, ...]:
     rate = ratio(c.q.per_second(ACCEPTED), c.q.per_second(PROPOSED))
-    limit = c.limits.acceptance_drop
     return (
         stat(
             "Acceptance rate", "Accepted ÷ proposed tokens.",
             "a drop means that the draft model no longer fits the traffic: re-train it, or switch speculation off.",
-            q(rate), unit="percentunit", decimals=1, width=6, no_value=NOT_ON, base="red",
-            lines=(Line(at=limit, color=YELLOW), Line(at=min(0.99, limit + 0.2), color=GREEN)),
+            q(rate), unit="percentunit", decimals=1, width=6, no_value=NOT_ON, base=BLUE,
         ),
         stat(
             "Tokens per draft", "Tokens gained per draft, the target model's own token included; 1 is no gain.",
@@ -103,7 +101,7 @@ def _acceptance(c: Context) -> tuple[Panel, ...]:
             "Acceptance rate over time", "Accepted ÷ proposed tokens of each model.",
             "a step down after a deployment: the draft model does not belong to this target.",
             q(ratio(c.q.per_second(ACCEPTED, by=("model_name",)), c.q.per_second(PROPOSED, by=("model_name",))), "{{model_name}}"),
-            unit="percentunit", maximum=1, no_value=NOT_ON, lines=(Line(at=c.limits.acceptance_drop, color=ORANGE),),
+            unit="percentunit", maximum=1, no_value=NOT_ON,
         ),
         graph(
             "Acceptance per position", "Accepted tokens at each position of the draft ÷ drafts.",
