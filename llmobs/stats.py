@@ -150,9 +150,14 @@ def _decode_engine(document: Mapping[str, Any]) -> EngineStats:
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    """Return a fact's number: finite and, as all facts are, not negative."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # JSON's integers have no end
+        return None
+    return number if 0 <= number < math.inf else None
 
 
 def _text(value: Any) -> str | None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import ssl
+import stat
 import sys
 import zlib
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from llmobs.errors import ConfigError, TargetError
 MAX_BYTES = 16 * 1024 * 1024
 _MAX_REDIRECTS = 3
 _CHUNK = 64 * 1024
+_MAX_KEY_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,8 @@ class HttpClient:
             if key := self._key.read():
                 headers["Authorization"] = f"Bearer {key}"
             session = self._open()
-            async with session.get(url, headers=headers, allow_redirects=False) as response:
+            name = self._target.tls.server_name
+            async with session.get(url, headers=headers, allow_redirects=False, server_hostname=name) as response:
                 if response.status in (301, 302, 303, 307, 308):
                     url = self._redirected(url, response.headers.get("Location", ""))
                     continue
@@ -82,8 +85,11 @@ class HttpClient:
         raise TargetError("redirect", f"GET {path}: more than {_MAX_REDIRECTS} redirects")
 
     def _redirected(self, url: str, location: str) -> str:
-        target = urljoin(url, location)
-        here, there = urlsplit(url), urlsplit(target)
+        try:
+            target = urljoin(url, location)
+            here, there = urlsplit(url), urlsplit(target)
+        except ValueError:
+            raise TargetError("redirect", "the target redirects to something that is not a URL") from None
         if (here.scheme, here.netloc) != (there.scheme, there.netloc):
             # Another host would receive our credentials, and is not what was configured.
             raise TargetError("redirect", "the target redirects to another host; configure that one if it is meant")
@@ -119,11 +125,16 @@ async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
         raise TargetError("parse", f"the answer is encoded as {encoding!r}, which was not asked for")
     inflate = zlib.decompressobj(16 + zlib.MAX_WBITS) if encoding == "gzip" else None
     parts: list[bytes] = []
-    size = 0
+    size = received = 0
     async for chunk in response.content.iter_chunked(_CHUNK):
+        if inflate and inflate.eof:
+            # zlib would keep all that follows.
+            response.close()
+            raise TargetError("parse", "the compressed answer goes on after its end")
         data = inflate.decompress(chunk, max_bytes + 1 - size) if inflate else chunk
         size += len(data)
-        if size > max_bytes or (inflate and inflate.unconsumed_tail):
+        received += len(chunk)
+        if max(size, received) > max_bytes or (inflate and inflate.unconsumed_tail):
             response.close()
             raise TargetError("too_large", f"the answer is larger than {max_bytes} bytes")
         parts.append(data)
@@ -134,7 +145,8 @@ async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
 
 def _classify(error: BaseException, path: str) -> TargetError:
     """Return the error as a TargetError. Its text never holds a URL's credentials or the peer's bytes."""
-    if isinstance(error, aiohttp.ClientConnectorDNSError | socket.gaierror):
+    cause = getattr(error, "os_error", None)
+    if isinstance(error, aiohttp.ClientConnectorDNSError | socket.gaierror) or isinstance(cause, socket.gaierror):
         return TargetError("dns", "the host name cannot be resolved; check targets[].url")
     if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError | aiohttp.ServerFingerprintMismatch):
         detail = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
@@ -146,6 +158,10 @@ def _classify(error: BaseException, path: str) -> TargetError:
         return TargetError("network", f"cannot connect ({cause.strerror or type(cause).__name__})")
     if isinstance(error, aiohttp.ClientPayloadError):
         return TargetError("network", f"the answer to GET {path} ended early")
+    if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError):
+        return TargetError("network", f"the connection was closed without an answer to GET {path}")
+    if isinstance(error, aiohttp.ClientResponseError):
+        return TargetError("parse", f"the answer to GET {path} is not HTTP; check the port, and http or https")
     if isinstance(error, ConnectionRefusedError):
         return TargetError("refused", "nothing listens there (connection refused)")
     if isinstance(error, zlib.error):
@@ -182,17 +198,25 @@ class _KeySource:
 
     def read(self) -> str | None:
         if self._variable:
-            return os.environ.get(self._variable) or None
+            return self._checked(os.environ.get(self._variable, ""), self._variable)
         if self._file is None:
             return None
         try:
-            changed = self._file.stat().st_mtime_ns
-            if self._seen is None or self._seen[0] != changed:
-                self._seen = (changed, self._file.read_text(encoding="utf-8").strip())
+            status = self._file.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise TargetError("auth", f"{self._name}: api_key_file is not a file")  # a pipe would never end
+            if self._seen is None or self._seen[0] != status.st_mtime_ns:
+                with self._file.open("rb") as stream:
+                    self._seen = (status.st_mtime_ns, stream.read(_MAX_KEY_BYTES + 1).decode().strip())
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not text"
             raise TargetError("auth", f"{self._name}: api_key_file cannot be read ({reason})") from None
-        return self._seen[1] or None
+        return self._checked(self._seen[1], "api_key_file")
+
+    def _checked(self, key: str, where: str) -> str | None:
+        if len(key) > _MAX_KEY_BYTES or not (key.isascii() and (key.isprintable() or not key)):
+            raise TargetError("auth", f"{self._name}: {where} does not hold one API key; check its content")
+        return key or None
 
 
 def deadline(seconds: float) -> Any:

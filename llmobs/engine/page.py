@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmobs.engine import text
+from llmobs.engine.capacity import capacity, prefix_cache_unit
 from llmobs.engine.dialect import API_HANDLERS, CONFIG_LABELS, FAMILIES, UNUSED, Family
 from llmobs.errors import TargetError
 from llmobs.snapshot import FACTS, EngineSnapshot, EngineStats, Histogram
@@ -22,6 +23,8 @@ from llmobs.snapshot import FACTS, EngineSnapshot, EngineStats, Histogram
 #: Most series of one page, and most engines; a page beyond that is refused instead of filling memory.
 MAX_SERIES = 100_000
 MAX_ENGINES = 1024
+#: Longest label value that is passed on; what is beyond is cut.
+MAX_LABEL = 256
 
 _PREFIX = re.compile(r"(?:ray_)?vllm[:_]")
 _FOREIGN = ("python_", "process_", "http_", "ray_", "go_", "otel_")
@@ -62,7 +65,7 @@ class Plan:
         self._values: list[float] = []
         self._facts: dict[tuple[str, str], dict[tuple[str, str | None], _Slots]] = {}
         self._families: dict[tuple[str, str], dict[str, int]] = {}
-        self._configs: dict[str, Mapping[str, str]] = {}
+        self._configs: dict[str, tuple[int, Mapping[str, str]]] = {}
         self._http: dict[str, list[int]] = {}
         self._start_time: list[int] = []
         self._ray = False
@@ -82,8 +85,7 @@ class Plan:
                 continue
             found = text.sample(line)
             if found is None:
-                # A last line without its end is a cut page; anything else is one broken line, which costs only itself.
-                continue
+                continue  # a broken line costs only itself
             series, _ = found
             if line.rpartition(" ")[0] != series:
                 self._plain = False
@@ -115,8 +117,9 @@ class Plan:
         engine = labels.get("engine", "")
         if several_replicas:
             engine = f"{labels.get('ReplicaId', '')}/{engine or '0'}"
+        engine = engine[:MAX_LABEL]
         if bare in ("cache_config_info", "cache_config"):
-            self._configs[engine] = labels
+            self._configs[engine] = (slot, {name: value[:MAX_LABEL] for name, value in labels.items()})
             return
         known = _SAMPLES.get(bare)
         if known is None:
@@ -126,9 +129,9 @@ class Plan:
         if family.label and family.label not in labels:
             self.unmapped += 1
             return
-        key = labels[family.label] if family.label else family.key
+        key = labels[family.label][:MAX_LABEL] if family.label else family.key
         self._pids |= "pid" in labels
-        facts = self._facts.setdefault((labels.get("model_name", ""), engine), {})
+        facts = self._facts.setdefault((labels.get("model_name", "")[:MAX_LABEL], engine), {})
         rank, slots = facts.get((family.fact, key), (family.rank, None))
         if family.rank > rank:
             return
@@ -149,7 +152,7 @@ class Plan:
             self._start_time.append(slot)
         elif name == "http_requests_total" and labels.get("handler", "").startswith(API_HANDLERS):
             if labels.get("method", "POST") == "POST":
-                self._http.setdefault(labels.get("status", ""), []).append(slot)
+                self._http.setdefault(labels.get("status", "")[:MAX_LABEL], []).append(slot)
         elif not name.startswith(_FOREIGN):
             self.unmapped += 1
 
@@ -197,7 +200,8 @@ class Plan:
                         continue
                     return False
                 try:
-                    values[slot] = float(number)
+                    # As in `text.sample`: float() also takes "1_0".
+                    values[slot] = float(number) if "_" not in number else math.nan
                 except ValueError:
                     continue
             else:
@@ -213,9 +217,9 @@ class Plan:
 
     def snapshot(self, *, taken_at: float, wall_time: float, version: str | None) -> EngineSnapshot:
         """Return what the last page said. Raises TargetError (empty) when no engine is on it."""
-        engines = tuple(
-            self._engine(model, engine, facts, version) for (model, engine), facts in sorted(self._facts.items())
-        )
+        found = (self._engine(model, engine, facts, version) for (model, engine), facts in sorted(self._facts.items()))
+        # An engine that the plan knows and this page does not has no facts.
+        engines = tuple(engine for engine in found if engine is not None)
         if not engines:
             raise TargetError(
                 "empty",
@@ -234,7 +238,7 @@ class Plan:
             # process_* exists in single-process mode only; with several processes the gauges have different ages.
             consistent=bool(start) and not self._pids,
             unmapped_series=self.unmapped,
-            http_responses={status: self._sum(slots) or 0.0 for status, slots in self._http.items()},
+            http_responses={s: count for s, slots in self._http.items() if (count := self._sum(slots)) is not None},
         )
 
     @property
@@ -250,7 +254,7 @@ class Plan:
 
     def _engine(
         self, model: str, engine: str, facts: Mapping[tuple[str, str | None], _Slots], version: str | None
-    ) -> EngineStats:
+    ) -> EngineStats | None:
         found: dict[str, Any] = {}
         for (name, key), (_, slots) in facts.items():
             fact = FACTS[name]
@@ -265,26 +269,40 @@ class Plan:
                 found.setdefault(name, {})[key] = value
             else:
                 found[name] = value
-        if (rate := found.get("prefix_hit_rate_lifetime")) is not None and rate < 0:
-            del found["prefix_hit_rate_lifetime"]  # vLLM says −1 for "off"
-        config = self._configs.get(engine) or self._configs.get("") or {}
-        if engine == "0" and not config and len(self._configs) == 1:
-            config = next(iter(self._configs.values()))
-        found.update(_capacity(config, engines=len(self._facts), known=found))
+        if not found:
+            return None
+        config = self._config(engine)
+        found = {**capacity(config, engines=len(self._facts)), **found}
+        rank, _ = facts.get(("prefix_queries", None), (0, None))
+        unit = prefix_cache_unit(old_names=rank > 0, version=version)
+        if unit == "blocks" and (size := found.get("kv_cache_block_size")) is not None:
+            # One unit for good: a counter must not change it when vLLM is upgraded.
+            unit = "tokens"
+            for name in ("prefix_queries", "prefix_hits"):
+                if name in found:
+                    found[name] *= size
         return EngineStats(
             model_name=model,
             engine=engine,
-            prefix_cache_unit=_prefix_cache_unit(facts, version),
+            prefix_cache_unit=unit,
             config={ours: config[theirs] for theirs, ours in CONFIG_LABELS.items() if theirs in config},
             **found,
         )
 
+    def _config(self, engine: str) -> Mapping[str, str]:
+        present = {e: labels for e, (slot, labels) in self._configs.items() if not math.isnan(self._values[slot])}
+        config = present.get(engine) or present.get("") or {}
+        if engine == "0" and not config and len(present) == 1:
+            config = next(iter(present.values()))
+        return config
+
+    # No fact is ever negative; vLLM says −1 for "off".
     def _sum(self, slots: Iterable[int]) -> float | None:
-        known = [v for v in (self._values[s] for s in slots) if math.isfinite(v)]
+        known = [v for v in (self._values[s] for s in slots) if 0 <= v < math.inf]
         return sum(known) if known else None
 
     def _maximum(self, slots: Iterable[int]) -> float | None:
-        return max((v for v in (self._values[s] for s in slots) if math.isfinite(v)), default=None)
+        return max((v for v in (self._values[s] for s in slots) if 0 <= v < math.inf), default=None)
 
     def _histogram(self, slots: _HistogramSlots) -> Histogram | None:
         values = self._values
@@ -292,15 +310,16 @@ class Plan:
             counts = [values[s[0]] if len(s) == 1 else sum(values[i] for i in s) for s in slots.buckets.values()]
         except IndexError:
             return None
-        total = self._sum(slots.sums)
-        if total is None or not counts or slots.bounds[-1] != math.inf:
+        sums = [v for v in (values[s] for s in slots.sums) if math.isfinite(v)]
+        if not sums or not counts or slots.bounds[-1] != math.inf:
             return None
         last = 0.0
         for count in counts:
             if not count >= last:  # also catches NaN
                 return None
             last = count
-        return Histogram(slots.bounds, tuple(counts), total) if math.isfinite(last) else None
+        # vLLM has observed negative queue times (its pull request 56238).
+        return Histogram(slots.bounds, tuple(counts), max(0.0, sum(sums))) if math.isfinite(last) else None
 
 
 def _bound(le: str) -> float | None:
@@ -309,45 +328,6 @@ def _bound(le: str) -> float | None:
     except ValueError:
         return None
     return None if math.isnan(bound) else bound
-
-
-def _prefix_cache_unit(facts: Mapping[tuple[str, str | None], _Slots], version: str | None) -> str | None:
-    """Return the unit of the prefix-cache counters: the new names count tokens, the old ones blocks up to 0.8.5."""
-    rank, _ = facts.get(("prefix_queries", None), (0, None))
-    if rank == 0:
-        return "tokens"
-    parts = re.match(r"(\d+)\.(\d+)", version or "")
-    if parts is None:
-        return None
-    return "tokens" if (int(parts[1]), int(parts[2])) >= (0, 9) else "blocks"
-
-
-def _capacity(config: Mapping[str, str], *, engines: int, known: Mapping[str, Any]) -> dict[str, float]:
-    """Size of the KV cache of one engine, from the settings on the page.
-
-    With data parallelism `num_gpu_blocks` is the sum over all engines, repeated on each: it is left out then.
-    `kv_cache_size_tokens` (0.24+) is per engine.
-    """
-    block_size = _setting(config, "block_size")
-    blocks = _setting(config, "num_gpu_blocks") if engines == 1 else None
-    tokens = _setting(config, "kv_cache_size_tokens")
-    if tokens is None and blocks is not None and block_size is not None:
-        tokens = blocks * block_size
-    found = {
-        "kv_cache_block_size": block_size,
-        "kv_cache_blocks": blocks,
-        "kv_cache_tokens": tokens,
-        "kv_cache_bytes": _setting(config, "kv_cache_memory_bytes"),
-    }
-    return {name: value for name, value in found.items() if value is not None and name not in known}
-
-
-def _setting(config: Mapping[str, str], name: str) -> float | None:
-    try:
-        value = float(config[name])
-    except (KeyError, ValueError):
-        return None  # vLLM writes the text "None" for what it does not know
-    return value if math.isfinite(value) and value > 0 else None
 
 
 class PageReader:
@@ -360,6 +340,8 @@ class PageReader:
         """Return what `page` says. Raises TargetError (parse, empty, too_large)."""
         if "\x00" in page or page.lstrip()[:1] == "<":
             raise TargetError("parse", "the answer is not a metrics page (HTML or binary)")
+        # Both formats end every line: a last one without its end was cut, and its number with it.
+        page = page[: page.rfind("\n") + 1]
         if self._plan is None or not self._plan.read(page):
             self._plan = Plan(page)
             self._plan.read(page)

@@ -38,6 +38,8 @@ class _Memory:
 
     source: str | None = None
     stats_asked_at: float = float("-inf")
+    asking_stats: bool = False
+    start_time: float | None = None
     version: str | None = None
     version_asked_at: float = float("-inf")
     model: str | None = None
@@ -82,11 +84,11 @@ class TargetReader:
             error = None
         except TargetError as failure:
             snapshot, error = None, failure
-            self._memory = _Memory()
+            self._forget(failure.reason)
         except (TimeoutError, asyncio.TimeoutError):
             snapshot = None
             error = TargetError("timeout", f"no complete reading within {self.target.timeout_seconds:g} s")
-            self._memory = _Memory()
+            self._forget("timeout")
         except BaseException:
             health.cancel()
             raise
@@ -99,6 +101,14 @@ class TargetReader:
             health=await health,
         )
 
+    def _forget(self, reason: str) -> None:
+        """Forget what was learnt, but for one thing: a /stats that alone does harm must not hide a good /metrics."""
+        memory = self._memory
+        harmful = memory.asking_stats and memory.source != "stats" and reason not in ("refused", "dns", "tls")
+        self._memory = _Memory(stats_asked_at=memory.stats_asked_at) if harmful else _Memory()
+        # A thread may still be reading a huge page with the old one.
+        self._page = PageReader()
+
     async def _snapshot(self) -> EngineSnapshot:
         memory = self._memory
         now = self._monotonic()
@@ -106,7 +116,9 @@ class TargetReader:
         ask_stats = memory.source == "stats" or now - memory.stats_asked_at >= _RETRY_STATS
         if wants == "stats" or (wants == "auto" and ask_stats):
             memory.stats_asked_at = now
+            memory.asking_stats = True
             snapshot = await self._stats(required=wants == "stats")
+            memory.asking_stats = False
             if snapshot is not None:
                 memory.source = "stats"
                 return snapshot
@@ -140,11 +152,18 @@ class TargetReader:
         answer = await self._ask("/metrics", accept=_PAGE)
         _check(answer, "/metrics")
         page = answer.body.decode("utf-8", errors="replace")
+        reader = self._page
 
         def parse() -> EngineSnapshot:
-            return self._page.read(page, taken_at=self._monotonic(), wall_time=self._wall(), version=version)
+            return reader.read(page, taken_at=self._monotonic(), wall_time=self._wall(), version=version)
 
         snapshot = await asyncio.to_thread(parse) if len(page) > _THREAD_BYTES else parse()
+        memory = self._memory
+        if memory.start_time is not None and snapshot.start_time != memory.start_time:
+            memory.version_asked_at = float("-inf")  # another process: it may be another version
+            memory.version = None
+            snapshot = dataclasses.replace(snapshot, version=await self._version())
+        memory.start_time = snapshot.start_time
         return await self._with_model(snapshot)
 
     async def _version(self) -> str | None:
