@@ -27,9 +27,16 @@ def page_of(value: str, labels: str = "") -> str:
     return f'vllm:num_requests_running{{model_name="m",engine="0"{labels}}} {value}\n'
 
 
+def try_to_read(reader: PageReader, page: str) -> None:
+    try:
+        reader.read(page, taken_at=0, wall_time=0, version="0.32.0")
+    except TargetError as error:
+        assert error.reason in ("parse", "empty", "too_large")  # noqa: PT017
+
+
 @given(LABEL_VALUES, st.floats())
 def test_reads_every_label_value_and_number_as_prometheus_does(value: str, number: float) -> None:
-    """Escapes, braces, commas, spaces, hashes and non-ASCII text in a label come out as Prometheus' parser gives them."""
+    """Escapes, braces, commas, spaces, hashes and non-ASCII text come out as Prometheus' parser gives them."""
     line = f'x_total{{a="{escaped(value)}",b="}} 1 # {{"}} {number!r}\n'
     (family,) = parse_text(line)
     (theirs,) = family.samples
@@ -83,10 +90,7 @@ def test_no_text_raises_anything_but_a_target_error(junk: str) -> None:
     """Whatever stands on a page, reading it ends in a snapshot or a TargetError."""
     reader = PageReader()
     for page in (junk, page_of("1") + junk, junk + "\n" + page_of("1")):
-        try:
-            reader.read(page, taken_at=0, wall_time=0, version=None)
-        except TargetError as error:
-            assert error.reason in ("parse", "empty", "too_large")  # noqa: PT017
+        try_to_read(reader, page)
 
 
 @settings(max_examples=60, deadline=None)
@@ -99,10 +103,7 @@ def test_a_damaged_real_page_raises_nothing_but_a_target_error(data: st.DataObje
     junk = data.draw(st.text(max_size=50))
     reader = PageReader()
     for text_of_page in (page, page[:at] + junk + page[at + length :], page[:at], page):
-        try:
-            reader.read(text_of_page, taken_at=0, wall_time=0, version="0.32.0")
-        except TargetError as error:
-            assert error.reason in ("parse", "empty", "too_large")  # noqa: PT017
+        try_to_read(reader, text_of_page)
 
 
 @pytest.mark.parametrize("name", ["vllm-0.32-single", "vllm-0.32-single-small-load", "vllm-0.32-multiprocess"])
