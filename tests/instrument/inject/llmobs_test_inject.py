@@ -1,0 +1,60 @@
+"""A plugin of vLLM that makes things fail, for tests only. It is found through PYTHONPATH, in every process.
+
+INJECT_HOOKS=1        every hook of llmobs raises
+INJECT_STEP=FILE      once FILE exists, the worker's step raises what is named in it: oom, host_oom, nccl
+"""
+
+import os
+from pathlib import Path
+
+
+def install() -> None:
+    if os.environ.get("INJECT_HOOKS"):
+        _break_hooks()
+    if os.environ.get("INJECT_STEP"):
+        _break_step(Path(os.environ["INJECT_STEP"]))
+
+
+def _break_hooks() -> None:
+    from llmobs.instrument.guard import Guard
+
+    if hasattr(Guard, "broken"):
+        return
+    Guard.broken = True
+    run = Guard.run
+
+    def raising(self, body, *args):
+        if self.name == "plugin":  # placing the hooks must work, or none would be called
+            return run(self, body, *args)
+
+        def boom(*_args):
+            raise RuntimeError(f"injected into {self.name}")
+
+        return run(self, boom, *args)
+
+    Guard.run = raising
+
+
+def _break_step(switch: Path) -> None:
+    import torch
+    from vllm.v1.worker.gpu_worker import Worker
+
+    if hasattr(Worker, "broken"):
+        return
+    Worker.broken = True
+    original = Worker.execute_model
+    errors = {
+        "oom": lambda: torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.06 GiB "
+            "is free."
+        ),
+        "host_oom": lambda: MemoryError(),
+        "nccl": lambda: RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:2027, unhandled system error"),
+    }
+
+    def execute_model(self, scheduler_output):
+        if scheduler_output.total_num_scheduled_tokens and switch.exists():
+            raise errors[switch.read_text().strip()]()
+        return original(self, scheduler_output)
+
+    Worker.execute_model = execute_model
