@@ -93,6 +93,10 @@ OWN_METRICS = (
         help="Log messages left out by the rate limit.",
     ),
     Metric(
+        name="llmobs_otlp_pushes_total", kind="counter", unit="pushes", labels=("result",),
+        values={"result": ("success", "failure")}, help="Pushes of the metrics by OTLP; only with --otlp.",
+    ),
+    Metric(
         name="llmobs_http_requests_total", kind="counter", unit="requests", labels=("handler", "code"),
         help="Requests answered by llmobs' own web server.",
     ),

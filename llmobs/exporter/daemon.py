@@ -8,19 +8,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aiohttp.web import AppRunner
 
 from llmobs import log
 from llmobs.config import Settings, TargetSettings
 from llmobs.errors import ConfigError, LlmobsError
-from llmobs.exporter import discovery, listen, own, web
+from llmobs.exporter import discovery, listen, otlp, own, web
 from llmobs.exporter.gpus import GpuSource, GpuWatch
 from llmobs.exporter.render import Page, Renderer
 from llmobs.exporter.watch import TargetWatch
 from llmobs.exporter.webconfig import WebConfig
 from llmobs.exporter.webconfig import read as read_web_config
 from llmobs.log import RateLimit
+
+if TYPE_CHECKING:
+    from llmobs.exporter.otlp_data import Group
 
 #: Most targets read at the same moment; the others wait their turn.
 PARALLEL_READS = 64
@@ -48,6 +52,7 @@ class Daemon:
         self._slots = asyncio.Semaphore(PARALLEL_READS)
         self._renderer = Renderer()
         self._found: dict[str, list[TargetSettings]] = {"file": [], "dns": []}
+        self._pusher: otlp.Pusher | None = None
         self._reload_good = True
         self._reloaded_at = time.time()
         self._log = log.get()
@@ -85,6 +90,9 @@ class Daemon:
         yield "llmobs_peak_interval_seconds", (), derive.peak_seconds
         yield "llmobs_config_last_reload_successful", (), float(self._reload_good)
         yield "llmobs_config_last_reload_success_timestamp_seconds", (), self._reloaded_at
+        if self._pusher is not None:
+            for result, pushes in self._pusher.pushes.items():
+                yield "llmobs_otlp_pushes_total", (result,), float(pushes)
         if self._log_limit is not None:
             yield "llmobs_log_messages_suppressed_total", (), float(self._log_limit.suppressed)
         for (handler, code), count in sorted(self.requests.items()):
@@ -95,6 +103,11 @@ class Daemon:
             yield from own.collector("engine", name, watch.interval, watch.cycles)
             yield "llmobs_dropped_label_sets_total", (name,), float(watch.cycles.dropped_label_sets)
         yield from own.collector("gpu", "", self.gpus.settings.interval_seconds, self.gpus.cycles)
+
+    def _otlp_groups(self) -> list[Group]:
+        """Return what is pushed by OTLP: the last finished samples of targets and GPUs, and those about llmobs."""
+        groups: list[Group] = [(tuple(w.samples), w.target.labels) for w in self.watches.values()]
+        return [*groups, (self.gpus.samples, {}), ((*own.build(), *self._own(), *own.process()), {})]
 
     # Running
 
@@ -115,6 +128,9 @@ class Daemon:
         self._sync()
         self._spawn("discovery", self._discover())
         self._spawn("gpu", self.gpus.run())
+        if self.settings.otlp.enabled:
+            self._pusher = otlp.Pusher()
+            self._spawn("otlp", self._pusher.run(self._otlp_groups, self.settings.otlp.interval_seconds))
         addresses = [listen.url(sock, tls=config.tls is not None) for sock in sockets]
         self._log.info("listening", addresses=addresses, targets=len(self.watches), once=True)
         if ready is not None:

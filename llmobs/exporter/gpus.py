@@ -42,6 +42,7 @@ class GpuWatch:
         self.cycles = CycleStats()
         self.snapshot: GpuSnapshot | None = None
         self.page: Page = {}
+        self.samples: tuple[tuple[str, tuple[str, ...], float], ...] = ()
         self.history: dict[str, History] = {}
         self._source = source
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="llmobs-gpu")
@@ -80,13 +81,13 @@ class GpuWatch:
         except Exception:  # noqa: BLE001 (a defect here must not end the daemon)
             self.cycles.success = False
             self.page = {}
+            self.samples = ()
             self.snapshot = None
             self._log.exception("cycle_failed")
             return
         self.snapshot = snapshot
-        self.page = self._renderer.render(
-            self._monotonic.apply(samples(snapshot, reserve_ratio=self.settings.reserve_ratio))
-        )
+        self.samples = tuple(self._monotonic.apply(samples(snapshot, reserve_ratio=self.settings.reserve_ratio)))
+        self.page = self._renderer.render(self.samples)
         for gpu in snapshot.devices:
             self.history.setdefault(gpu.uuid, History(_SPARKLINES)).add(
                 snapshot.taken_at, snapshot.wall_time, {name: getattr(gpu, name) for name in _SPARKLINES}
