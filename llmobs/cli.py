@@ -349,11 +349,11 @@ def _simulate(arguments: argparse.Namespace) -> int:
             print(f"{name:24} {load(name).description}")
         return 0
 
-    def make() -> SimulatedServer:
+    def make(scenario: str, port: int) -> SimulatedServer:
         return SimulatedServer(
-            arguments.scenario,
+            scenario,
             host=arguments.host,
-            port=arguments.port,
+            port=port,
             dialect_name=arguments.dialect,
             serve_stats=not arguments.no_stats,
             speed=arguments.speed,
@@ -361,5 +361,5 @@ def _simulate(arguments: argparse.Namespace) -> int:
             log_file=arguments.log_file,
         )
 
-    asyncio.run(serve(make, lambda line: print(line, flush=True)))
+    asyncio.run(serve(make, arguments.scenario, arguments.port, lambda line: print(line, flush=True)))
     return 0

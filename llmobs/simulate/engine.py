@@ -35,16 +35,17 @@ class Request:
     """
 
     __slots__ = (
-        "adapter", "arrival", "blocks", "cached", "computed", "conversation", "error", "external", "family",
-        "family_blocks", "fetched", "finish", "first_scheduled", "first_token", "generated", "held_family",
-        "last_token", "left", "max_tokens", "output", "preemptions", "prompt", "ready_at", "seen", "shared", "trace",
-        "turn",
+        "adapter", "arrival", "blocks", "cached", "computed", "conversation", "corrupted", "done", "error",
+        "external", "family", "family_blocks", "fetched", "finish", "first_scheduled", "first_token", "generated",
+        "held_family", "last_token", "left", "max_tokens", "output", "preemptions", "prompt", "ready_at", "seen",
+        "shared", "think", "trace", "turn",
     )  # fmt: skip
 
     def __init__(
         self, *, arrival: float, prompt: int, output: int, max_tokens: int, conversation: Hashable,
         family: Hashable = None, family_blocks: int = 0, adapter: str | None = None, ready_at: float = 0.0,
-        trace: str | None = None, turn: int = 0, error: bool = False,
+        trace: str | None = None, turn: int = 0, error: bool = False, corrupted: bool = False,
+        think: float | None = None,
     ) -> None:  # fmt: skip
         self.arrival = arrival
         self.prompt = prompt
@@ -52,6 +53,8 @@ class Request:
         self.max_tokens = max_tokens
         self.finish = "error" if error else "length" if output >= max_tokens else "stop"
         self.error = error
+        self.corrupted = corrupted
+        self.think = think  # seconds until the next turn of its conversation, None when there is none
         self.family = family
         self.family_blocks = family_blocks if family is not None else 0
         self.conversation = conversation
@@ -60,6 +63,7 @@ class Request:
         self.ready_at = ready_at
         self.trace = trace
         self.left = False  # its client is gone
+        self.done = False  # it finished by itself
         self.seen = False  # was scheduled before
         self.fetched = False  # its external cache look-up is done
         self.computed = 0
@@ -143,20 +147,28 @@ class Engine:
             self._ends = max(self._ends, now)
 
     def drop(self, request: Request, now: float) -> None:
-        """Take out a request whose client has left. A hung engine does not notice."""
+        """Take out a request whose client has left. A hung engine keeps what it was working on."""
         request.left = True
+        if request in self.waiting:
+            self.waiting.remove(request)
         if self.frozen:
             return
         if request in self.running:
             self.running.remove(request)
             self._let_go(request, now)
-        elif request in self.waiting:
-            self.waiting.remove(request)
         self._publish()
+
+    def abort_all(self, now: float) -> list[Request]:
+        """End everything by the engine's own decision, as before a sleep; return what was ended."""
+        ended = [*self.running, *self.waiting]
+        for request in ended:
+            self.drop(request, now)
+            self.tally.finished["abort"] += 1
+        return ended
 
     def drop_all_left(self, now: float) -> None:
         """Take out everybody who left while the engine hung."""
-        for request in [r for r in (*self.running, *self.waiting) if r.left]:
+        for request in [r for r in self.running if r.left]:
             self.drop(request, now)
 
     def oldest_waiting(self) -> float | None:
@@ -449,6 +461,7 @@ class Engine:
 
     def _finish(self, request: Request, now: float) -> None:
         tally = self.tally
+        request.done = True
         self.running.remove(request)
         self._let_go(request, now)
         overhead = self.settings.overhead_seconds

@@ -69,6 +69,11 @@ class SimulatedServer:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
+    @property
+    def pages(self) -> tuple[str, ...]:
+        """Paths of the pages with facts."""
+        return ("/metrics", "/stats") if self._serve_stats else ("/metrics",)
+
     async def __aenter__(self) -> SimulatedServer:
         self._began, self._began_wall = time.monotonic(), time.time()
         app = web.Application()
@@ -203,14 +208,21 @@ class SimulatedServer:
 _compact = functools.partial(json.dumps, separators=(",", ":"))
 
 
-async def serve(make: Callable[[], SimulatedServer], say: Callable[[str], None]) -> None:
-    """Run a server until SIGINT or SIGTERM. `say` is given the lines a user should see."""
+async def serve(make: Callable[[str, int], SimulatedServer], name: str, port: int, say: Callable[[str], None]) -> None:
+    """Run the scenario `name`, and its canary where it has one, until SIGINT or SIGTERM.
+
+    `make` builds the server of a scenario on a port; the canary gets the next port, or a free one when `port` is 0.
+    `say` is given the lines a user should see.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with make() as server:
-        what = server.scenario
-        say(f"simulated vLLM {server.dialect.text}, scenario {what.name}: {what.description}")
-        say(f"{server.url}/metrics" + (f"  {server.url}/stats" if server._serve_stats else ""))  # noqa: SLF001
+    async with contextlib.AsyncExitStack() as stack:
+        following: str | None = name
+        while following is not None:
+            server = await stack.enter_async_context(make(following, port))
+            what, following, port = server.scenario, server.scenario.canary, port and port + 1
+            say(f"simulated vLLM {server.dialect.text}, scenario {what.name}: {what.description}")
+            say("  " + "  ".join(server.url + path for path in server.pages))
         await stop.wait()

@@ -52,9 +52,9 @@ class Traffic:
     """Requests per second and what they are like. Ratios are parts of all requests, 0–1.
 
     The rate is ``rate × (1 − daily_swing × cos(2π t ÷ day_seconds))``: quietest at t = 0. A finished request is
-    followed by the next turn of its conversation with `follow_up_ratio`, after `think_seconds` on average. Clients
-    leave after `timeout_seconds`, and `abort_ratio` of them after `abort_after_seconds` on average if the answer takes
-    longer.
+    followed by the next turn of its conversation with `follow_up_ratio`, after `think_seconds` on average (at least 1).
+    Clients leave after `timeout_seconds`, and `abort_ratio` of them after `abort_after_seconds` on average if the
+    answer takes longer.
     """
 
     rate: float = 2.0

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from llmobs.simulate.engine import Engine, Request
 from llmobs.simulate.scenario import LASTING, Event, ModelSettings, Scenario
 from llmobs.simulate.tally import Tally
-from llmobs.simulate.traffic import Source
+from llmobs.simulate.traffic import SHORTEST_THOUGHT, Source
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class SimulatedVllm:
         for _, _, engine in self.engines():
             tally = engine.tally
             found.arrived += tally.arrived
-            found.finished += sum(count for reason, count in tally.finished.items() if reason != "error")
+            found.finished += sum(n for reason, n in tally.finished.items() if reason not in ("error", "abort"))
             found.failed += sum(tally.failed.values())
         return found
 
@@ -118,7 +118,8 @@ class SimulatedVllm:
     def advance(self, until: float) -> None:
         """Let everything happen up to `until`, seconds since the scenario began. Going back does nothing."""
         while self.now < until:
-            at = min(until, self._next_event())
+            # No further than the shortest thought: a turn that follows on what happens up to `at` comes after it.
+            at = min(until, self._next_event(), self.now + SHORTEST_THOUGHT)
             if self.phase == "ready":
                 for _, _, engine in self.engines():
                     engine.advance(at)
@@ -215,7 +216,7 @@ class SimulatedVllm:
         heapq.heappush(self._clients, (at, next(self._order), reason, engine, request))
 
     def _leave(self, engine: Engine, request: Request, reason: str) -> None:
-        if request.left or (request not in engine.running and request not in engine.waiting):
+        if request.left or request.done:
             return
         engine.drop(request, self.now)
         engine.tally.failed[reason] += 1
@@ -230,7 +231,7 @@ class SimulatedVllm:
             engine.tally.failed["error"] += 1
             engine.tally.responded("5xx", seconds)
             return
-        engine.tally.corrupted += self._rng.random() < self._sources[model].traffic.corrupted_ratio
+        engine.tally.corrupted += request.corrupted
         engine.tally.responded("2xx", seconds)
         self._sources[model].ended(request, now)
 
@@ -247,6 +248,8 @@ class SimulatedVllm:
         if event.every is not None:
             self._schedule(self.now + event.every, "begin", event)
         if event.kind in LASTING:
+            if event.kind == "sleep" and self.phase == "ready":
+                self._abort_all()
             self.active.append(event)
             self._schedule(self.now + event.duration, "end", event)
             self._apply()
@@ -271,6 +274,13 @@ class SimulatedVllm:
                         self._leave(engine, request, "abort")
                 else:
                     self._oversized(model, engine, event)
+
+    def _abort_all(self) -> None:
+        """A server that goes to sleep ends what is in flight."""
+        for _, _, engine in self.engines():
+            for request in engine.abort_all(self.now):
+                engine.tally.failed["abort"] += 1
+                engine.tally.responded("2xx", self.now - request.arrival)
 
     def _oversized(self, model: ModelSettings, engine: Engine, event: Event) -> None:
         engine.tally.arrived += 1

@@ -13,6 +13,9 @@ from collections.abc import Iterable
 from llmobs.simulate.engine import Request
 from llmobs.simulate.scenario import Event, Lengths, ModelSettings, Traffic
 
+#: Nobody answers faster than this, in seconds.
+SHORTEST_THOUGHT = 1.0
+
 
 class Source:
     """Requests of one model. `change` applies the events that are active now."""
@@ -54,9 +57,8 @@ class Source:
 
     def ended(self, request: Request, now: float) -> None:
         """Let the client of a finished request think about a next turn."""
-        if request.conversation is not None and self._rng.random() < self.traffic.follow_up_ratio:
-            when = now + self._rng.expovariate(1 / max(self.traffic.think_seconds, 1e-3))
-            heapq.heappush(self._turns, (when, next(self._ids), request))
+        if request.think is not None:
+            heapq.heappush(self._turns, (now + request.think, next(self._ids), request))
 
     def forget(self) -> None:
         """Forget what was to come: after an outage clients begin anew."""
@@ -72,6 +74,12 @@ class Source:
             at += self._rng.expovariate(peak)
             if self._rng.random() * peak <= self.rate(at):
                 return at
+
+    def _think(self) -> float | None:
+        # Decided at arrival, so that chance does not depend on the order in which several engines are looked at.
+        if self._rng.random() >= self.traffic.follow_up_ratio:
+            return None
+        return max(SHORTEST_THOUGHT, self._rng.expovariate(1 / max(self.traffic.think_seconds, SHORTEST_THOUGHT)))
 
     def _length(self, lengths: Lengths) -> int:
         spread = lengths.spread
@@ -96,7 +104,8 @@ class Source:
             arrival=at, prompt=prompt, output=output, max_tokens=max_tokens, conversation=next(self._ids),
             family=family, family_blocks=blocks, ready_at=compile_until, trace=trace,
             adapter=rng.choice(traffic.adapters) if traffic.adapters else None,
-            error=rng.random() < traffic.error_ratio,
+            error=rng.random() < traffic.error_ratio, corrupted=rng.random() < traffic.corrupted_ratio,
+            think=self._think(),
         )  # fmt: skip
 
     def _turn(self, before: Request, at: float, trace: str | None) -> Request:
@@ -108,7 +117,7 @@ class Source:
         return Request(
             arrival=at, prompt=prompt, output=output, max_tokens=before.max_tokens, conversation=before.conversation,
             family=before.family, family_blocks=before.family_blocks, trace=trace, turn=before.turn + 1,
-            adapter=before.adapter,
+            adapter=before.adapter, think=self._think(),
         )  # fmt: skip
 
 
