@@ -62,7 +62,7 @@ class Attribution:
             for uuid, found in proven.items()
         }
         self._seen_here = self._seen_here or any(mine.values())
-        self._locate(gpus, {uuid for uuid, here in mine.items() if here}, chains, roots, now)
+        self._locate(gpus, frozenset(uuid for uuid, here in mine.items() if here), now)
         return {gpu.uuid: self._owners(gpu.uuid, proven.get(gpu.uuid), roots, lists) for gpu in gpus}
 
     def _prove(self, pid: int, asked_at: float) -> list[Process] | None:
@@ -75,35 +75,32 @@ class Attribution:
         """Return the pids at the top of the watched vLLM; None when there are several vLLMs and ours is not known."""
         if self.watch.pids:
             return self.watch.pids
-        if self.watch.ports and (sockets := self._procfs.listening(self.watch.ports)):
-            listeners = {p.pid for chain in chains for p in chain if p.is_vllm and not sockets.isdisjoint(p.files())}
+        if self.watch.ports:
+            sockets = self._procfs.listening(self.watch.ports)
+            if not sockets:
+                return None  # the watched server is not up (yet): a vLLM that is here may be another one
+            servers = {process.pid: process for chain in chains for process in chain if process.is_vllm}
+            listeners = {pid for pid, process in servers.items() if not sockets.isdisjoint(process.files())}
             if listeners:
                 return frozenset(_top(chain) or p.pid for chain in chains for p in chain if p.pid in listeners)
+        # Whose socket it is cannot be seen from another user: of one vLLM alone it is known all the same.
         tops = frozenset(top for chain in chains if (top := _top(chain)) is not None)
         return tops if len(tops) <= 1 else None
 
-    def _locate(
-        self,
-        gpus: Collection[Gpu],
-        listed: set[str],
-        chains: Collection[list[Process]],
-        roots: frozenset[int] | None,
-        now: float,
-    ) -> None:
+    def _locate(self, gpus: Collection[Gpu], listed: frozenset[str], now: float) -> None:
         """Find out which GPUs vLLM runs on: from configuration, NVML's lists, its environment, or its open devices."""
         if self.watch.uuids:
             self._on = (self.watch.uuids, "config")
         elif listed:
-            self._on = (frozenset(listed), "procfs")
-        elif not chains and self._on is None and now >= self._scan_at:
+            self._on = (listed, "procfs")
+        elif self._on is None and now >= self._scan_at:
             self._scan_at = now + SCAN_INTERVAL
-            if (found := self._from_processes(gpus, roots)) is not None:
+            if (found := self._from_processes(gpus)) is not None:
                 self._on = (found, "procfs")
 
-    def _from_processes(self, gpus: Collection[Gpu], roots: frozenset[int] | None) -> frozenset[str] | None:
-        processes = self._procfs.vllm()
-        chains = [self._procfs.ancestry(process.pid) for process in processes]
-        roots = roots or self._roots(chains)
+    def _from_processes(self, gpus: Collection[Gpu]) -> frozenset[str] | None:
+        chains = [self._procfs.ancestry(process.pid) for process in self._procfs.vllm()]
+        roots = self._roots(chains)
         if not roots:
             return None
         ours = [chain[0] for chain in chains if chain and _depth(chain, roots) is not None]

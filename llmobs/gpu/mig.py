@@ -46,14 +46,8 @@ class Mig:
             most = self._calls.get("mig_instances", ("nvmlDeviceGetMaxMigDeviceCount", self._handle)) or 0
         found: dict[str, Slot] = {}
         for index in range(most):
-            # NotFound and InvalidArgument both mean that the slot is empty.
-            code, handle = self._calls.attempt("nvmlDeviceGetMigDeviceHandleByIndex", self._handle, index)
-            if code in (2, 6):
-                continue
-            if code:
-                self._calls.failed(code, "mig_instances", index)
-                continue
-            uuid = self._calls.get("mig_uuid", ("nvmlDeviceGetUUID", handle))
+            handle = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", self._handle, index)
+            uuid = None if handle is None else self._ask("nvmlDeviceGetUUID", handle)
             if uuid and (slot := self._identify(handle, uuid)):
                 found[uuid] = slot
         if found.keys() != self._known.keys():
@@ -80,13 +74,21 @@ class Mig:
             gpm.free()
         self._gpm.clear()
 
+    def _ask(self, function: str, *arguments: Any) -> Any:
+        """Make a call that any moment of a reconfiguration can spoil: a failure holds for this cycle only."""
+        code, value = self._calls.attempt(function, *arguments)
+        # NotFound and InvalidArgument mean that the slot is empty.
+        if code not in (0, 2, 6):
+            self._calls.failed(code, "mig_instances", function)
+        return value
+
     def _identify(self, handle: Any, uuid: str) -> Slot | None:
         if known := self._known.get(uuid):
             return replace(known, handle=handle)
-        instance = self._calls.get("mig_gpu_instance", ("nvmlDeviceGetGpuInstanceId", handle))
+        instance = self._ask("nvmlDeviceGetGpuInstanceId", handle)
         if instance is None:
             return None
-        name = self._calls.get("mig_name", ("nvmlDeviceGetName", handle)) or ""
+        name = self._ask("nvmlDeviceGetName", handle) or ""
         # "NVIDIA H100 80GB HBM3 MIG 1c.3g.40gb" is a compute instance in the GPU instance 3g.40gb.
         profile = _COMPUTE_PREFIX.sub("", name.partition(" MIG ")[2])
         return Slot(handle, uuid, int(instance), profile)

@@ -132,7 +132,10 @@ class Procfs:
 
     def vllm(self) -> list[Process]:
         """Return every visible process of vLLM. Reads all of /proc."""
-        pids = [int(entry.name) for entry in self._root.iterdir() if entry.name.isdigit()]
+        try:
+            pids = [int(entry.name) for entry in self._root.iterdir() if entry.name.isdigit()]
+        except OSError:
+            return []
         return [process for pid in pids if (process := self.process(pid)) is not None and process.is_vllm]
 
     def listening(self, ports: frozenset[int]) -> set[str]:

@@ -142,3 +142,16 @@ def test_processes_are_listed_on_the_instances(fake: FakeNvml, reader: GpuReader
         ],
     )
     assert [(p.role, p.memory_bytes) for p in gpu(reader).processes] == [("worker", 12 * GIB)]
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetUUID"])
+def test_a_failure_during_a_reconfiguration_is_over_with_it(
+    fake: FakeNvml, reader: GpuReader, clock: Clock, function: str
+) -> None:
+    """What failed while handles were dying is not held against the new instances."""
+    key = f"fail.{function}"
+    fake.say({**PARENT, **({key: 3} if "Handle" in function else {})}, slots=[(0, 0, {**slot(2), key: 3})])
+    assert gpu(reader).mig_instances == ()
+    fake.say(PARENT, slots=[(0, 0, slot(2))])
+    clock.tick()
+    assert [i.gpu_instance for i in gpu(reader).mig_instances] == ["2"]

@@ -214,6 +214,28 @@ def test_of_two_vllms_the_one_on_the_watched_port_is_ours(
     assert memory(gpu(reader_for(ports=(8080,)))) == {"worker": 20, "foreign": 30}
 
 
+def test_a_vllm_is_not_ours_while_nothing_listens_on_the_watched_port(
+    fake: FakeNvml, reader_for: Callable[..., GpuReader], proc: Proc
+) -> None:
+    """The watched server may be down, and the vLLM that is here another one."""
+    proc.vllm(workers=1)
+    fake.say(h100(processes=lists(p102=30)))
+    stats = gpu(reader_for(ports=(8080,)))
+    assert (stats.processes, stats.watched) == ((), None)
+
+
+def test_a_listening_socket_of_another_user_leaves_one_vllm_ours(
+    fake: FakeNvml, reader_for: Callable[..., GpuReader], proc: Proc
+) -> None:
+    """Open files of another user cannot be seen; with a single vLLM there is no doubt all the same."""
+    proc.vllm(workers=1)
+    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+    row = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 777 1 0\n"
+    (proc.root / "self" / "net" / "tcp").write_text(head + row)
+    fake.say(h100(processes=lists(p102=30)))
+    assert memory(gpu(reader_for(ports=(8080,)))) == {"worker": 30}
+
+
 def test_configured_pids_are_ours_and_say_so(fake: FakeNvml, reader_for: Callable[..., GpuReader], proc: Proc) -> None:
     """Processes below a configured pid are the watched vLLM, whatever else is there; the proof says config."""
     proc.vllm(workers=1, base=100)
@@ -246,7 +268,8 @@ def test_vllm_moving_to_another_gpu_is_followed(fake: FakeNvml, reader: GpuReade
 def test_vllm_that_no_gpu_lists_is_found_by_its_environment(fake: FakeNvml, reader: GpuReader, proc: Proc) -> None:
     """CUDA_VISIBLE_DEVICES with UUIDs names the GPUs where the process list does not."""
     proc.vllm(CUDA_VISIBLE_DEVICES=uuid(1))
-    fake.say(h100(0), h100(1))
+    proc.add(900, "jupyter", holds=("/dev/nvidia0",))
+    fake.say(h100(0, processes=lists(p900=1)), h100(1))
     assert [(g.watched, g.watched_proof) for g in reader.read().devices] == [(False, "procfs"), (True, "procfs")]
 
 
