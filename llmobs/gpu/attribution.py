@@ -15,7 +15,7 @@ from llmobs.gpu.procfs import Process, Procfs
 from llmobs.gpu.visibility import UNNAMED, Gpu, from_environment
 from llmobs.snapshot import GpuProcess
 
-#: Seconds between looks through all of /proc for a vLLM that no GPU lists.
+#: Seconds between looks through all of /proc for a vLLM that no GPU lists, and through the sockets for its server.
 SCAN_INTERVAL = 60.0
 
 
@@ -46,6 +46,8 @@ class Attribution:
         self._procfs = procfs
         self._on: tuple[frozenset[str], str] | None = None
         self._seen_here = False
+        #: The servers that listen on the watched ports: among which processes, until when that holds, their pids.
+        self._listeners: tuple[object, float, frozenset[int]] = (None, 0.0, frozenset())
         self._scan_at = 0.0
 
     def __call__(self, gpus: Collection[Gpu], lists: Mapping[str, ProcessList], now: float) -> dict[str, Owners]:
@@ -56,7 +58,7 @@ class Attribution:
             for uuid, listed in lists.items()
         }
         chains = [chain for found in proven.values() for _, chain in found if chain]
-        roots = self._roots(chains)
+        roots = self._roots(chains, now)
         mine = {
             uuid: any(chain and _depth(chain, roots) is not None for _, chain in found)
             for uuid, found in proven.items()
@@ -71,21 +73,28 @@ class Attribution:
             return None
         return chain if chain[0].title is not None or chain[0].holds_gpu() else None
 
-    def _roots(self, chains: Collection[list[Process]]) -> frozenset[int] | None:
+    def _roots(self, chains: Collection[list[Process]], now: float) -> frozenset[int] | None:
         """Return the pids at the top of the watched vLLM; None when there are several vLLMs and ours is not known."""
         if self.watch.pids:
             return self.watch.pids
-        if self.watch.ports:
-            sockets = self._procfs.listening(self.watch.ports)
-            if not sockets:
-                return None  # the watched server is not up (yet): a vLLM that is here may be another one
-            servers = {process.pid: process for chain in chains for process in chain if process.is_vllm}
-            listeners = {pid for pid, process in servers.items() if not sockets.isdisjoint(process.files())}
-            if listeners:
-                return frozenset(_top(chain) or p.pid for chain in chains for p in chain if p.pid in listeners)
-        # Whose socket it is cannot be seen from another user: of one vLLM alone it is known all the same.
+        servers = {process.pid: process for chain in chains for process in chain if process.is_vllm}
         tops = frozenset(top for chain in chains if (top := _top(chain)) is not None)
-        return tops if len(tops) <= 1 else None
+        if not self.watch.ports or not servers:
+            return tops if len(tops) <= 1 else None
+        here = (self.watch.ports, frozenset((p.pid, p.started) for p in servers.values()))
+        known_here, known_until, known = self._listeners
+        if known_here == here and now < known_until:
+            return known
+        sockets = self._procfs.listening(self.watch.ports)
+        if not sockets:
+            return None  # the watched server is not up (yet): a vLLM that is here may be another one
+        listeners = {pid for pid, process in servers.items() if not sockets.isdisjoint(process.files())}
+        roots = frozenset(_top(chain) or p.pid for chain in chains for p in chain if p.pid in listeners)
+        if not roots:
+            # Whose socket it is cannot be seen from another user: of one vLLM alone it is known all the same.
+            return tops if len(tops) <= 1 else None
+        self._listeners = (here, now + SCAN_INTERVAL, roots)
+        return roots
 
     def _locate(self, gpus: Collection[Gpu], listed: frozenset[str], now: float) -> None:
         """Find out which GPUs vLLM runs on: from configuration, NVML's lists, its environment, or its open devices."""
@@ -95,12 +104,12 @@ class Attribution:
             self._on = (listed, "procfs")
         elif self._on is None and now >= self._scan_at:
             self._scan_at = now + SCAN_INTERVAL
-            if (found := self._from_processes(gpus)) is not None:
+            if (found := self._from_processes(gpus, now)) is not None:
                 self._on = (found, "procfs")
 
-    def _from_processes(self, gpus: Collection[Gpu]) -> frozenset[str] | None:
+    def _from_processes(self, gpus: Collection[Gpu], now: float) -> frozenset[str] | None:
         chains = [self._procfs.ancestry(process.pid) for process in self._procfs.vllm()]
-        roots = self._roots(chains)
+        roots = self._roots(chains, now)
         if not roots:
             return None
         ours = [chain[0] for chain in chains if chain and _depth(chain, roots) is not None]

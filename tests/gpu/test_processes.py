@@ -214,6 +214,34 @@ def test_of_two_vllms_the_one_on_the_watched_port_is_ours(
     assert memory(gpu(reader_for(ports=(8080,)))) == {"worker": 20, "foreign": 30}
 
 
+def test_sockets_are_searched_once_a_minute_or_when_a_vllm_comes_or_goes(
+    fake: FakeNvml,
+    reader_for: Callable[..., GpuReader],
+    proc: Proc,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A busy host has tens of thousands of sockets to go through."""
+    searches: list[float] = []
+
+    def listening(self: object, ports: frozenset[int]) -> set[str]:
+        searches.append(clock.now)
+        return {"socket:[777]"}
+
+    monkeypatch.setattr("llmobs.gpu.procfs.Procfs.listening", listening)
+    proc.add(200, "vllm", "serve", "m", holds=("/dev/nvidiactl", "socket:[777]"))
+    fake.say(h100(processes=lists(p200=20)))
+    reader = reader_for(ports=(8080,))
+    for _ in range(13):
+        assert memory(gpu(reader)) == {"engine": 20}
+        clock.tick()
+    assert searches == [1000, 1060]
+    proc.vllm(workers=1, base=300)
+    fake.say(h100(processes=lists(p200=20, p302=1)))
+    assert memory(gpu(reader)) == {"engine": 20, "foreign": 1}
+    assert searches == [1000, 1060, 1065]
+
+
 def test_a_vllm_is_not_ours_while_nothing_listens_on_the_watched_port(
     fake: FakeNvml, reader_for: Callable[..., GpuReader], proc: Proc
 ) -> None:
