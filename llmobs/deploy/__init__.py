@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmobs.deploy import compose, kubernetes, kustomizations, systemd
 from llmobs.deploy.patch import patch
 from llmobs.deploy.settings import load
-from llmobs.generate import GENERATORS, Files, Options, generate
+from llmobs.generate import Files, Options, generate
 
 __all__ = ["files", "patch"]
 
@@ -22,24 +22,19 @@ def files(options: Options) -> Files:
     if platform in (None, "compose"):
         made[compose.PATH] = compose.text(settings)
     if platform in (None, "k8s"):
-        made |= kubernetes.files(settings)
-        made |= _kustomizations(options)
+        rules = generate("alerts", Options(config=options.config, format="prometheusrule"))
+        made |= kubernetes.files(settings, rules["alerts/prometheusrule.yaml"])
+        made |= _dashboards(options)
     if platform in (None, "systemd"):
         made |= systemd.files(settings)
     if platform in ("compose", "k8s"):
         for kind in ("collector", "alerts", "dashboards"):
-            if kind in GENERATORS:
-                made |= generate(kind, Options(config=options.config))
+            made |= generate(kind, Options(config=options.config))
     return made
 
 
-def _kustomizations(options: Options) -> dict[str, str]:
-    plain = Options(config=options.config)
-    made = {}
-    if "dashboards" in GENERATORS:
-        names = [n.removeprefix("dashboards/") for n in generate("dashboards", plain) if n.endswith(".json")]
-        made["dashboards/kustomization.yaml"] = kustomizations.dashboards(names)
-    if "alerts" in GENERATORS:
-        names = [n.removeprefix("alerts/") for n in generate("alerts", plain) if "prometheusrule" in n]
-        made["alerts/kustomization.yaml"] = kustomizations.rules(names)
-    return made
+def _dashboards(options: Options) -> dict[str, str]:
+    """Return the kustomization in the dashboards' folder, because kustomize reads files only from below one."""
+    made = generate("dashboards", Options(config=options.config))
+    names = [name.removeprefix("dashboards/") for name in made if name.endswith(".json")]
+    return {"dashboards/kustomization.yaml": kustomizations.dashboards(names)}

@@ -122,13 +122,11 @@ def _inserts(
     workload: _Workload, index: int, settings: Settings, engine: Mapping[str, Any], where: str
 ) -> list[tuple[int, list[str]]]:
     spec = workload.node
-    pod_context = workload.spec.get("securityContext") or {}
-    root = pod_context.get("runAsUser") == 0
     key_env, key_name = _api_key(engine)
     made = sidecar.container(
         settings,
         _url(engine),
-        run_as_user=_NONROOT if root else None,
+        user=_user(workload.spec, engine),
         extra_environment=key_env,
         api_key_env=key_name,
     )
@@ -194,6 +192,17 @@ def _url(engine: Mapping[str, Any]) -> str:
         port = str((http or ports)[0]["containerPort"]) if ports else "8000"
     scheme = "https" if any(w.startswith("--ssl-certfile") for w in words) else "http"
     return f"{scheme}://localhost:{port}"
+
+
+def _user(spec: Mapping[str, Any], engine: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the uid and gid that the sidecar needs said, or None when the image's own are right.
+
+    A server with a uid of its own writes files that only the same uid can be sure to read. Root the sidecar is never.
+    """
+    pod, own = spec.get("securityContext") or {}, engine.get("securityContext") or {}
+    if own.get("runAsUser"):
+        return int(own["runAsUser"]), int(own.get("runAsGroup", pod.get("runAsGroup", 0)))
+    return (_NONROOT, 0) if pod.get("runAsUser") == 0 else None
 
 
 def _api_key(engine: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Value], ...], str | None]:

@@ -48,8 +48,8 @@ def environment(settings: Settings) -> list[Value]:
     return out
 
 
-def security(*, run_as_user: int | None = None) -> dict[str, Value]:
-    """Return the container's security context; `run_as_user` only where the pod would otherwise make it root."""
+def security(*, run_as_user: int | None = None, run_as_group: int = 0) -> dict[str, Value]:
+    """Return the container's security context; the user only where the image's own would not do."""
     context: dict[str, Value] = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -59,7 +59,7 @@ def security(*, run_as_user: int | None = None) -> dict[str, Value]:
     }
     if run_as_user is not None:
         context["runAsUser"] = run_as_user
-        context["runAsGroup"] = 0
+        context["runAsGroup"] = run_as_group
     return context
 
 
@@ -78,11 +78,15 @@ def container(
     url: str,
     *,
     native: bool = True,
-    run_as_user: int | None = None,
+    user: tuple[int, int] | None = None,
     extra_environment: tuple[Mapping[str, Value], ...] = (),
     api_key_env: str | None = None,
 ) -> dict[str, Value]:
-    """Return the container. `native`: as an init container that keeps running (Kubernetes 1.29 and newer)."""
+    """Return the container.
+
+    `native`: as an init container that keeps running (Kubernetes 1.29 and newer). `user`: uid and gid, where the
+    image's own would not do.
+    """
     out: dict[str, Value] = {"name": NAME, "image": settings.image}
     if native:
         out["restartPolicy"] = Noted("A native sidecar: starts before vLLM, ends after it, and sees it die.", "Always")
@@ -95,7 +99,7 @@ def container(
             liveness(),
         ),
         "resources": resources(),
-        "securityContext": security(run_as_user=run_as_user),
+        "securityContext": security(run_as_user=user[0], run_as_group=user[1]) if user else security(),
         "volumeMounts": [{"name": VOLUME, "mountPath": STATE_DIR, "readOnly": True}],
     }
     return out
