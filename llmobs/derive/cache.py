@@ -62,9 +62,5 @@ def fill_seconds(window: Window) -> float | None:
 
 
 def in_tokens(engine: EngineStats, value: float | None) -> float | None:
-    """Convert a prefix-cache counter to tokens: blocks × block size; None when unit or block size is unknown."""
-    if value is None or engine.prefix_cache_unit == "tokens":
-        return value
-    if engine.prefix_cache_unit == "blocks" and engine.kv_cache_block_size is not None:
-        return value * engine.kv_cache_block_size
-    return None
+    """A prefix-cache counter in tokens; None when the source counts blocks of unknown size."""
+    return value if engine.prefix_cache_unit == "tokens" else None

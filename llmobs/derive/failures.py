@@ -43,13 +43,16 @@ class Failures:
 
     `gone` is the largest `clients_gone` of this run per engine; `gone_before` that of earlier runs. `lost` is per
     engine and reason. `pending` are in-flight sequences of a dead engine whose reason is decided one cycle later, when
-    the evidence has come in. `journal_corrections` are failures that only the journal knows.
+    the evidence has come in. `assumed` were booked so at `assumed_at` (Unix time): a journal that tells of them later
+    does not count them again. `last_oom` is when and as what the last event of each kind began.
     """
 
     gone: Mapping[EngineKey, float] = field(default_factory=lambda: MappingProxyType({}))
     gone_before: Mapping[EngineKey, float] = field(default_factory=lambda: MappingProxyType({}))
     lost: Mapping[EngineKey, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
     pending: Mapping[EngineKey, float] = field(default_factory=lambda: MappingProxyType({}))
+    assumed: float = 0.0
+    assumed_at: float = 0.0
     ooms: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     oom_evidence: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     can_tell: frozenset[str] = frozenset()
@@ -92,7 +95,9 @@ def settle(failures: Failures, wall_time: float) -> Failures:
     if not failures.pending:
         return failures
     recent = any(abs(wall_time - event.time) <= SAME_EVENT_SECONDS for event in failures.last_oom.values())
-    return replace(_book(failures, failures.pending, "oom" if recent else "engine_dead"), pending=MappingProxyType({}))
+    booked = _book(failures, failures.pending, "oom" if recent else "engine_dead")
+    total = sum(failures.pending.values())
+    return replace(booked, pending=MappingProxyType({}), assumed=total, assumed_at=wall_time)
 
 
 def with_evidence(failures: Failures, evidence: Evidence, last: EngineSnapshot | None) -> Failures:
@@ -125,14 +130,17 @@ def failed(failures: Failures, engine: EngineStats | None, key: EngineKey) -> di
         for reason in FAILURE_REASONS:
             counts[reason] = counts.get(reason, 0.0) + engine.failed.get(reason, 0.0)
         return counts
+    found: dict[str, float] = {}
     if "error" in engine.finished:
-        counts["error"] = engine.finished["error"]
+        found["error"] = engine.finished["error"]
     gone = failures.gone.get(key)
     before = failures.gone_before.get(key, 0.0)
     if gone is not None or before:
-        counts["abort"] = (gone or 0.0) + before + engine.finished.get("abort", 0.0)
+        found["abort"] = (gone or 0.0) + before + engine.finished.get("abort", 0.0)
     if engine.admission_rejections:
-        counts["rejected"] = sum(engine.admission_rejections.values())
+        found["rejected"] = sum(engine.admission_rejections.values())
+    for reason, count in found.items():
+        counts[reason] = counts.get(reason, 0.0) + count
     return {reason: counts[reason] for reason in FAILURE_REASONS if reason in counts}
 
 
@@ -159,13 +167,15 @@ def _with_oom(state: Failures, event: OomEvent) -> Failures:
         last is not None and abs(event.time - last.time) <= SAME_EVENT_SECONDS and (event.id is None or last.id is None)
     )
     ooms = dict(state.ooms)
-    if not same:
+    if not same or last is None:
         ooms[event.kind] = ooms.get(event.kind, 0.0) + 1
+        last = event
+    # More evidence of one event does not move it: a server that dies once a minute has died more than once.
     return replace(
         state,
         ooms=ooms,
         oom_evidence=evidence,
-        last_oom={**state.last_oom, event.kind: event},
+        last_oom={**state.last_oom, event.kind: replace(last, id=last.id or event.id)},
         seen=state.seen if event.id is None else state.seen | {event.id},
     )
 
@@ -182,6 +192,10 @@ def _with_loss(state: Failures, loss: LostRequests, last: EngineSnapshot | None)
             count = max(0.0, loss.total - known)
         elif last.wall_time >= loss.time:
             count = 0.0
+    if abs(loss.time - state.assumed_at) <= SAME_EVENT_SECONDS:
+        known = min(count, state.assumed)
+        count -= known
+        state = replace(state, assumed=state.assumed - known)
     return _book(state, {key: count}, loss.reason)
 
 

@@ -69,6 +69,18 @@ def cached_prompt_tokens(engine: EngineStats) -> float | None:
     return None if local is None else local + (engine.external_hits or 0.0)
 
 
+def counters(engine: EngineStats) -> dict[str, float]:
+    """Counters of the contract that are computed from several of the source's: metric → value; may fall for a moment.
+
+    Prompt tokens are counted at the first token and cache hits when scheduled, so that their difference can shrink.
+    """
+    found = {
+        "vllm_prefill_tokens_computed_total": computed_prompt_tokens(engine),
+        "vllm_prefill_tokens_cached_total": cached_prompt_tokens(engine),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def prefill_tokens_per_second(window: Window) -> float | None:
     """``Δ computed prompt tokens ÷ Δ time``."""
     grown = difference(computed_prompt_tokens(window.before), computed_prompt_tokens(window.now))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from llmobs.catalog.engine import ENGINE_METRICS, STATES, TARGET_ERRORS
-from llmobs.derive import cache, failures, joined, phases, queue, speculation
+from llmobs.derive import cache, joined, phases, queue, speculation
 from llmobs.derive.failures import EngineKey
-from llmobs.derive.target import Limits, TargetState, engine_word, quiet_seconds
+from llmobs.derive.target import Limits, TargetState, engine_word, failed, quiet_seconds
 from llmobs.derive.window import Window, difference
 from llmobs.snapshot import FACTS, OOM_KINDS, PHASES, EngineStats, Histogram
 
@@ -21,10 +23,10 @@ class Sample(NamedTuple):
     value: float | Histogram
 
 
-# Metrics that are a fact of the engine unchanged: (metric, fact, split by a label). The prefix-cache counters are not
-# among them, because old versions count them in another unit.
+# Metrics that are a fact of the engine unchanged: (metric, fact, split by a label, highest value that makes sense). The
+# prefix-cache counters are not among them, because old versions count them in another unit.
 _PASSED = tuple(
-    (m.name, m.fact, FACTS[m.fact].by is not None)
+    (m.name, m.fact, FACTS[m.fact].by is not None, 1.0 if m.unit in ("ratio", "bool") else math.inf)
     for m in ENGINE_METRICS
     if m.fact is not None and m.fact not in ("prefix_queries", "prefix_hits", "kv_cache_usage")
 )
@@ -38,26 +40,41 @@ _SERVER_COUNTS = (
 
 def samples(state: TargetState, target: str, limits: Limits, *, max_label_values: int = 64) -> tuple[list[Sample], int]:
     """Return the samples of one target and the number of label sets left out by the cap on outside label values."""
-    out = list(_status(state, target))
-    dropped = 0
+    cap = _Cap(max_label_values)
+    out = list(_status(state, target, cap))
     for (model, engine), stats in state.engines.items():
         labels = (target, model, engine)
-        for name, fact, split in _PASSED:
+        for name, fact, split, highest in _PASSED:
             value = getattr(stats, fact)
             if split:
-                out.extend(Sample(name, (*labels, key), value[key]) for key in sorted(value)[:max_label_values])
-                dropped += max(0, len(value) - max_label_values)
-            elif value is not None:
+                out.extend(
+                    Sample(name, (*labels, key), part)
+                    for key, part in cap(value)
+                    if highest == math.inf or part <= highest
+                )
+            elif value is not None and (highest == math.inf or value <= highest):
                 out.append(Sample(name, labels, value))
         out.extend(
             Sample(name, (*labels, *more), value)
-            for name, more, value in _derived(state, (model, engine), stats, limits)
+            for name, more, value in _derived(state, (model, engine), stats, limits, cap)
         )
     out.extend(_joined(state, target))
-    return out, dropped
+    return out, cap.dropped
 
 
-def _status(state: TargetState, target: str) -> Iterator[Sample]:
+class _Cap:
+    """Takes the first values, in order, of a label that comes from outside, and counts the rest."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.dropped = 0
+
+    def __call__(self, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        self.dropped += max(0, len(values) - self._limit)
+        return ((key, values[key]) for key in sorted(values)[: self._limit])
+
+
+def _status(state: TargetState, target: str, cap: _Cap) -> Iterator[Sample]:
     reading = state.reading
     yield Sample("vllm_up", (target,), float(state.up))
     for word in STATES:
@@ -69,10 +86,9 @@ def _status(state: TargetState, target: str) -> Iterator[Sample]:
         if reading.health is not None:
             yield Sample("vllm_health_status", (target,), float(reading.health == 200))
     yield Sample("vllm_engine_restarts_total", (target,), float(state.restarts))
-    ooms = failures.oom_total(state.failures, tuple(state.known.values()))
     for kind in OOM_KINDS:
-        if kind in ooms:
-            yield Sample("vllm_oom_total", (target, kind), ooms[kind])
+        if kind in state.ooms:
+            yield Sample("vllm_oom_total", (target, kind), state.ooms[kind])
     for evidence, count in sorted(state.failures.oom_evidence.items()):
         yield Sample("vllm_oom_evidence_total", (target, evidence), count)
     for name, memory in zip(("vllm_host_memory_used_bytes", "vllm_host_memory_limit_bytes"), state.host_memory):
@@ -80,7 +96,7 @@ def _status(state: TargetState, target: str) -> Iterator[Sample]:
             yield Sample(name, (target,), memory)
     # Failures are llmobs' own count and stay while the target is down: that is when they matter.
     for key in sorted({*state.known, *state.failures.lost}):
-        for reason, count in failures.failed(state.failures, state.known.get(key), key).items():
+        for reason, count in failed(state, key).items():
             yield Sample("vllm_request_failed_total", (target, *key, reason), count)
     last = state.last
     if not state.up or last is None:
@@ -91,17 +107,17 @@ def _status(state: TargetState, target: str) -> Iterator[Sample]:
         yield Sample("vllm_start_time_seconds", (target,), last.start_time)
     yield Sample("llmobs_target_unmapped_series", (target,), float(last.unmapped_series))
     yield Sample("llmobs_target_partial", (target,), float(last.partial))
-    for hook, active in sorted(last.hook_active.items()):
-        yield Sample("llmobs_hook_active", (target, hook), active)
+    for hook, active in cap(last.hook_active):
+        yield Sample("llmobs_hook_active", (target, hook), float(active > 0))
     for name, counts in _SERVER_COUNTS:
-        for kind, count in sorted(state.server_counts.get(counts, {}).items()):
+        for kind, count in cap(state.server_counts.get(counts, {})):
             yield Sample(name, (target, kind), count)
 
 
 _Derived = tuple[str, tuple[str, ...], "float | Histogram"]
 
 
-def _derived(state: TargetState, key: EngineKey, stats: EngineStats, limits: Limits) -> Iterator[_Derived]:
+def _derived(state: TargetState, key: EngineKey, stats: EngineStats, limits: Limits, cap: _Cap) -> Iterator[_Derived]:
     quiet = quiet_seconds(state, key)
     word = engine_word(state, key, limits)
     now: dict[str, float | None] = {
@@ -111,11 +127,10 @@ def _derived(state: TargetState, key: EngineKey, stats: EngineStats, limits: Lim
         "vllm_engine_steps_total": stats.step_tokens.count if stats.step_tokens else None,
         "vllm_kv_cache_usage_ratio": cache.usage(stats),
         "vllm_kv_cache_free_ratio": cache.free_ratio(stats),
-        "vllm_gpu_cache_hit_rate_since_start": cache.hit_rate_since_start(stats),
+        "vllm_gpu_cache_hit_rate_since_start": cache.hit_rate_since_start(_this_run(state, key, stats)),
         "vllm_prefix_cache_queries_total": cache.in_tokens(stats, stats.prefix_queries),
         "vllm_prefix_cache_hits_total": cache.in_tokens(stats, stats.prefix_hits),
-        "vllm_prefill_tokens_computed_total": phases.computed_prompt_tokens(stats),
-        "vllm_prefill_tokens_cached_total": phases.cached_prompt_tokens(stats),
+        **{name: state.counts.get((key, name)) for name in phases.counters(stats)},
         **_peaks(state, key),
     }
     for name, value in now.items():
@@ -131,10 +146,16 @@ def _derived(state: TargetState, key: EngineKey, stats: EngineStats, limits: Lim
         yield "vllm_config_info", tuple(config.get(name, "") for name in labels), 1.0
     window = state.window(key)
     if window is not None:
-        yield from _windowed(window)
+        yield from _windowed(window, cap)
 
 
-def _windowed(window: Window) -> Iterator[_Derived]:
+def _this_run(state: TargetState, key: EngineKey, stats: EngineStats) -> EngineStats:
+    """Return the engine with the prefix-cache counters of its present run."""
+    raw = state.carries[key].last
+    return replace(stats, prefix_queries=raw.get("prefix_queries"), prefix_hits=raw.get("prefix_hits"))
+
+
+def _windowed(window: Window, cap: _Cap) -> Iterator[_Derived]:
     values = {
         "vllm_request_queue_drain_seconds": queue.drain_seconds(window),
         "vllm_preemptions_per_second": queue.preemptions_per_second(window),
@@ -156,7 +177,7 @@ def _windowed(window: Window) -> Iterator[_Derived]:
     shares = phases.phase_ratio(window)
     for phase in shares:
         yield "vllm_phase_ratio", (phase,), shares[phase]
-    for position, rate in speculation.acceptance_rate_per_position(window).items():
+    for position, rate in cap(speculation.acceptance_rate_per_position(window)):
         yield "vllm_spec_decode_acceptance_rate_per_position", (position,), rate
 
 

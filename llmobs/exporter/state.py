@@ -9,8 +9,8 @@ from typing import Any
 from llmobs import __version__
 from llmobs.config import mask_url
 from llmobs.derive import phases, queue, speculation, window
-from llmobs.derive.failures import EngineKey, failed, oom_total
-from llmobs.derive.target import engine_word
+from llmobs.derive.failures import EngineKey
+from llmobs.derive.target import engine_word, failed
 from llmobs.exporter.gpus import GpuWatch
 from llmobs.exporter.watch import TargetWatch, figures
 from llmobs.gpu.publish import published
@@ -41,7 +41,6 @@ def _target(watch: TargetWatch, *, with_history: bool) -> dict[str, Any]:
     current = watch.state
     last, reading = current.last, current.reading
     age = now - last.taken_at if last is not None else None
-    ooms = oom_total(current.failures, tuple(current.known.values()))
     error = None
     if reading is not None and reading.error_reason:
         error = {"reason": reading.error_reason, "message": reading.error_message}
@@ -62,7 +61,7 @@ def _target(watch: TargetWatch, *, with_history: bool) -> dict[str, Any]:
         "partial": bool(last and last.partial),
         "labels": dict(watch.target.labels),
         "restarts": current.restarts,
-        "oom": ooms or None,
+        "oom": dict(current.ooms) or None,
         "engines": [_engine(watch, key, with_history=with_history) for key in sorted(current.known)],
     }
 
@@ -88,7 +87,7 @@ def _engine(watch: TargetWatch, key: EngineKey, *, with_history: bool) -> dict[s
         "prefill_tokens_per_second": values.get("prefill_tokens_per_second"),
         "preemptions_per_second": queue.preemptions_per_second(seen) if seen else None,
         "spec_acceptance_rate": speculation.acceptance_rate(seen) if seen else None,
-        "failed": failed(current.failures, current.known.get(key), key),
+        "failed": failed(current, key),
         "stalled": engine_word(current, key, watch.limits) != "moving",
     }
     for name, fact in (

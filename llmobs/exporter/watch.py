@@ -13,9 +13,9 @@ import aiohttp
 from llmobs import log
 from llmobs.config import DeriveSettings, TargetSettings
 from llmobs.derive import cache, phases, speculation, window
-from llmobs.derive.failures import EngineKey, failed
+from llmobs.derive.failures import EngineKey
 from llmobs.derive.publish import Sample, samples
-from llmobs.derive.target import Limits, TargetState, advance, begin
+from llmobs.derive.target import Limits, TargetState, advance, begin, failed
 from llmobs.engine.evidence import EvidenceReader
 from llmobs.engine.target import TargetReader
 from llmobs.exporter.history import History
@@ -197,15 +197,16 @@ def figures(state: TargetState, key: EngineKey) -> dict[str, float | None]:
             inter_token_p95=window.quantile(seen.histogram("inter_token_latency"), 0.95),
             decode_tokens_per_second=phases.decode_tokens_per_second(seen),
             prefill_tokens_per_second=phases.prefill_tokens_per_second(seen),
-            failed_per_second=_failed_per_second(state, key, seen),
+            failed_per_second=_failed_per_second(state, key),
             spec_acceptance_rate=speculation.acceptance_rate(seen),
         )
     return values
 
 
-def _failed_per_second(state: TargetState, key: EngineKey, seen: window.Window) -> float | None:
-    before = failed(state.failures, seen.before, key)
-    now = failed(state.failures, seen.now, key)
-    if not now:
+def _failed_per_second(state: TargetState, key: EngineKey) -> float | None:
+    first, last = state.history[0], state.history[-1]
+    reasons = failed(state, key)
+    if not reasons:
         return None
-    return window.quotient(sum(max(0.0, v - before.get(reason, 0.0)) for reason, v in now.items()), seen.seconds)
+    grown = (last.failed.get((key, r), 0.0) - first.failed.get((key, r), 0.0) for r in reasons)
+    return window.quotient(sum(grown), last.at - first.at)
