@@ -1,7 +1,7 @@
 """What one reading of the GPUs costs llmobs: CPU, calls, and memory, on the driver library of the tests.
 
 The library answers at once, so that the figures are llmobs' and pynvml's own share; a real driver adds its time.
-Run with: python -m benchmarks.gpu_cycle
+Run with: python -m benchmarks gpu_cycle
 """
 
 from __future__ import annotations

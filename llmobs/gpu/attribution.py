@@ -152,7 +152,7 @@ class Attribution:
         A driver that translates pids leaves out those of other namespaces, so that a short list proves nothing, unless
         this is the host's namespace or vLLM's processes were seen here before.
         """
-        if not listed.complete or not (self._seen_here or self._procfs.sees_all()):
+        if not listed.complete or not (self._seen_here or self._procfs.sees_all):
             return None
         held = [entry.memory_bytes if chain is not None else None for entry, chain in found]
         known = [memory for memory in held if memory is not None]

@@ -44,7 +44,6 @@ ERROR_WORDS = {
 NOT_SUPPORTED = 3
 FUNCTION_NOT_FOUND = 13
 INSUFFICIENT_SIZE = 7
-NO_INSTANCE = 0xFFFFFFFF
 #: `scopeId` of a field that is summed over all NVLinks.
 ALL_LINKS = 0xFFFFFFFF
 

@@ -109,8 +109,9 @@ class Procfs:
         self._known = {pid: process for pid, process in self._current.items() if process is not None}
         self._current = {}
 
+    @cached_property
     def sees_all(self) -> bool:
-        """Return whether this is the host's pid namespace, where no process is out of sight."""
+        """Whether this is the host's pid namespace, where no process is out of sight."""
         try:
             return (self._root / "self" / "ns" / "pid").readlink() == Path(_INIT_NAMESPACE)
         except OSError:
