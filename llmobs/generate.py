@@ -33,7 +33,9 @@ GENERATORS: dict[str, str] = {
     "contract": "llmobs.catalog.page:files",
     "dashboards": "llmobs.dashboards:files",
     "collector": "llmobs.collector:files",
+    "alerts": "llmobs.alerts:files",
     "deploy": "llmobs.deploy:files",
+    "guides": "llmobs.guides:files",
 }
 
 

@@ -42,16 +42,19 @@ class Settings:
     traces_in_memory: int = 100_000
     #: Share of ordinary traces to keep, in percent.
     keep_percent: float = 2.0
+    #: From when on a request is slow enough to keep its trace, in seconds.
     slow: Slow = field(default_factory=Slow)
     #: Model name → its own limits.
     slow_by_model: Mapping[str, Slow] = field(default_factory=lambda: MappingProxyType({}))
-    #: Resource or span attribute that marks a canary, and its values.
+    #: Resource or span attribute that marks a canary.
     canary_attribute: str = "canary"
+    #: Values of that attribute by which a trace is kept.
     canary_values: tuple[str, ...] = ("true", "1")
     #: Gateways behind the load balancer: a DNS name that gives all their addresses (a headless Service).
     gateway_dns: str = "llmobs-gateway-headless"
-    #: Days Tempo keeps traces, and days Prometheus keeps samples.
+    #: Days Tempo keeps traces.
     trace_days: int = 14
+    #: Days Prometheus keeps samples.
     metric_days: int = 30
 
     @property

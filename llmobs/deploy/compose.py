@@ -78,7 +78,7 @@ def _engine(settings: Settings, *, gpu: bool) -> Value:
         "environment": {
             "HF_TOKEN": "${HF_TOKEN:-}",
             "LLMOBS_STATE_DIR": STATE_DIR,
-            "LLMOBS_LOG": f"{STATE_DIR}/vllm.jsonl",
+            "LLMOBS_LOG": f"stderr,{STATE_DIR}/vllm.jsonl",
             "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317",
             "OTEL_SERVICE_NAME": "vllm",
         },
@@ -143,7 +143,7 @@ def _collector() -> Value:
         "image": images.COLLECTOR,
         "command": ["--config=/etc/otelcol/config.yaml"],
         "user": Noted("A named volume belongs to root.", "0:0"),
-        "environment": {"GOMEMLIMIT": "400MiB", "LLMOBS_LOG_GLOB": f"{STATE_DIR}/*.jsonl"},
+        "environment": {"GOMEMLIMIT": "400MiB", "LLMOBS_LOG_GLOB": f"{STATE_DIR}/vllm.jsonl"},
         "mem_limit": "512m",
         "ports": [_port(4317), _port(4318)],
         "volumes": [

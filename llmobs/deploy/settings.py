@@ -27,9 +27,11 @@ PORT = 9401
 class Settings:
     """Names and values of one deployment. Defaults are what is committed below ``deploy/``."""
 
-    #: Name of the Deployment or StatefulSet that runs vLLM, and of its container.
+    #: Name of the Deployment or StatefulSet that runs vLLM.
     name: str = "vllm"
+    #: Name of its container that runs vLLM.
     container: str = "vllm"
+    #: Namespace it runs in.
     namespace: str = "vllm"
     #: The llmobs image; build it from deploy/container, and pin it by digest (name@sha256:…) in production.
     image: str = f"llmobs:{__version__}"
@@ -37,11 +39,13 @@ class Settings:
     targets: tuple[str, ...] = ()
     #: Constant labels of every series of the targets.
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    #: Model that vLLM serves in the examples, and its served name (the label ``model_name``).
+    #: Model that vLLM serves in the examples.
     model: str = "Qwen/Qwen3-0.6B"
+    #: Its served name, which is the value of the label ``model_name``.
     model_name: str = "Qwen/Qwen3-0.6B"
-    #: Waiting requests per replica at which another replica is started, and most replicas.
+    #: Waiting requests per replica at which another replica is started.
     waiting_per_replica: int = 5
+    #: Most replicas that scaling may start.
     max_replicas: int = 8
     #: Pod labels whose values become labels of the sidecar's series, through the downward API.
     pod_labels: tuple[str, ...] = ("version", "canary")
