@@ -103,6 +103,7 @@ def _engine(server: SimulatedVllm, model: ModelSettings, rank: int, engine: Engi
         cached_tokens_by_tier=dict(tally.cached_tiers),
         generation_tokens=tally.generation_tokens,
         finished=dict(tally.finished),
+        completed=sum(count for reason, count in tally.finished.items() if reason not in ("error", "abort")),
         failed=dict(tally.failed),
         oom=dict(tally.oom),
         corrupted=tally.corrupted,
