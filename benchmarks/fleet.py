@@ -21,13 +21,13 @@ from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from benchmarks._tools import cpu_seconds, rss_mib
+from benchmarks._tools import PAGE, cpu_seconds, page_server, rss_mib, served
+from llmobs.generate import Options, generate
 from tests.daemon import Daemon, wait_for
 from tests.real.server import free_port
 
-ROOT = Path(__file__).resolve().parent.parent
 SCRAPE_SECONDS = 15
 REPLICAS = (10, 100, 1000)
 #: Requests per second of one replica in the worked examples, and the share whose tokens are traced.
@@ -48,8 +48,21 @@ def main() -> None:
         print("(the simulated engine runs in the same process and is part of both)\n")
         disk = _disk(page, Path(folder))
         rules = _rules(page, Path(folder))
+    _native()
     spans = _spans()
     _print_fleet(replica, sent, disk, rules, spans)
+
+
+def _native() -> None:
+    """Print the series of one replica that is read through vLLM's own /metrics, without the plugin and without GPUs."""
+    with served(page_server, PAGE.read_bytes()) as port, tempfile.TemporaryDirectory() as folder:
+        target = {"url": f"http://127.0.0.1:{port}", "name": "replica", "interval_seconds": 1, "source": "metrics"}
+        with Daemon(Path(folder), {"targets": [target]}, "--no-collector.gpu") as daemon:
+            wait_for("figures", lambda: b"vllm_up{" in daemon.get("/metrics")[1], 30)
+            time.sleep(5)
+            print(
+                f"one replica of vLLM 0.32 without the plugin: {len(_series(_fetch(daemon.url)))} series, GPUs apart\n"
+            )
 
 
 def _fetch(url: str) -> str:
@@ -80,7 +93,7 @@ def _replica(page: str) -> dict[str, float]:
 class _Counting(BaseHTTPRequestHandler):
     """A remote-write receiver that counts requests and bytes."""
 
-    received: Counter[str] = Counter()
+    received: ClassVar[Counter[str]] = Counter()
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -144,7 +157,9 @@ def _remote_write(url: str, folder: Path) -> float:
         with _prometheus(config, folder / "a", *flags) as agent:
             time.sleep(seconds)
             metrics = urllib.request.urlopen(f"{agent}/metrics", timeout=5).read().decode()
-    samples = float(re.search(r"prometheus_remote_storage_samples_total\{[^}]*\} (\S+)", metrics).group(1))  # type: ignore[union-attr]
+    total = re.search(r"prometheus_remote_storage_samples_total\{[^}]*\} (\S+)", metrics)
+    assert total is not None
+    samples = float(total.group(1))
     per_sample = _Counting.received["bytes"] / samples
     print(
         f"remote write: {samples:.0f} samples in {_Counting.received['bytes'] / 1000:.0f} kB: {per_sample:.2f} bytes each"
@@ -209,6 +224,11 @@ def _recorded(page: str, folder: Path, replicas: int) -> float:
         def log_message(self, *_: object) -> None:
             pass
 
+    for name, text in generate("alerts", Options()).items():
+        if name.endswith(".rules.yaml"):
+            path = folder / Path(name).name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
     with _http(Pages) as port:
         address = f"127.0.0.1:{port}"
         jobs = [
@@ -225,7 +245,7 @@ def _recorded(page: str, folder: Path, replicas: int) -> float:
         ]
         config = {
             "global": {"scrape_interval": "5s", "evaluation_interval": "5s"},
-            "rule_files": [str(p) for p in sorted((ROOT / "alerts").glob("*.rules.yaml"))],
+            "rule_files": [str(folder / "*.rules.yaml")],
             "scrape_configs": [{"job_name": "llmobs", "static_configs": [_address(j) for j in jobs]}],
         }
         with _prometheus(config, folder, f"--storage.tsdb.path={folder}/data") as url:
@@ -277,20 +297,27 @@ def _print_fleet(
     replica: dict[str, float], sent: float, disk: float, rules: tuple[float, float], spans: tuple[float, float, float]
 ) -> None:
     per_replica, per_model = rules
-    print("| replicas (one GPU each) | series | samples/s | remote write | disk for 30 days | recorded series | spans/s, "
-          "all kept | spans kept, 2 % and 1 % detail |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|---|")
+    per_request, span_bytes, detail = spans
+    head = ("replicas (one GPU each)", "series", "samples/s", "remote write", "disk for 30 days", "recorded series",
+            "spans/s, all", "spans/s kept: 2 %, and 1 % with tokens")  # fmt: skip
+    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
     for n in REPLICAS:
         series = n * replica["total"]
         rate = series / SCRAPE_SECONDS
         requests = n * REQUESTS_PER_SECOND
-        every = requests * spans[0]
-        kept = requests * (0.02 * spans[0] + DETAIL_SHARE * (spans[0] + spans[2]))
-        print(
-            f"| {n:,} | {series:,.0f} | {rate:,.0f} | {rate * sent / 1000:,.0f} kB/s | {rate * disk * 86400 * 30 / 1e9:,.0f} GB "
-            f"| {n * per_replica + per_model:,.0f} | {every:,.0f} ({every * spans[1] / 1e6:.2f} MB/s) "
-            f"| {kept:,.0f} ({kept * spans[1] / 1e6:.2f} MB/s) |"
+        every = requests * per_request
+        kept = requests * (0.02 * per_request + DETAIL_SHARE * (per_request + detail))
+        cells = (
+            f"{n:,}",
+            f"{series:,.0f}",
+            f"{rate:,.0f}",
+            f"{rate * sent / 1000:,.0f} kB/s",
+            f"{rate * disk * 86400 * 30 / 1e9:,.0f} GB",
+            f"{n * per_replica + per_model:,.0f}",
+            f"{every:,.0f} ({every * span_bytes / 1e6:.2f} MB/s)",
+            f"{kept:,.0f} ({kept * span_bytes / 1e6:.2f} MB/s)",
         )
+        print(f"| {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":
