@@ -44,7 +44,7 @@ def document() -> dict[str, Value]:
         "scrape_configs": [
             Noted(
                 "The sidecars, and only they: vLLM's own page costs its event loop 5 to 20 ms a scrape and changes\n"
-                "its names with every release. llmobs keeps peaks over 30 s, so an interval up to that loses no spike.",
+                "its names with every release. llmobs keeps peaks over 60 s, so an interval up to that loses no spike.",
                 {
                     "job_name": "llmobs",
                     "static_configs": [{"targets": ["llmobs:9401"]}],
