@@ -114,6 +114,37 @@ def test_empty_pages_say_why(page: Any) -> None:
     )
 
 
+def test_old_gpu_numbers_are_called_stale(page: Any) -> None:
+    """GPUs that were last read long ago say how long; GPUs that were not read yet say that."""
+    page.open(lambda now: states.state(now, [], states.with_gpus(now, age_seconds=95.0)))
+    assert page.text("#gpus-note") == "stale: last read 1 min 35 s ago"
+    page.open(lambda now: states.state(now, [], states.NO_GPU | {"reason": None, "detail": "not read yet"}))
+    assert page.text("#gpus-body") == "No GPU numbers: not read yet."
+
+
+def test_memory_is_not_called_without_kv_when_the_budget_is_unknown(page: Any) -> None:
+    """Without a KV budget all used memory is one part, and its label says just that."""
+    page.open(lambda now: states.state(now, [], states.with_gpus(now, states.gpu(now, kv_budget_bytes=None))))
+    assert page.texts(".memory .legend li")[:2] == ["used 66.1 GiB", "KV budget –"]
+
+
+def test_failures_are_red_only_while_they_happen(page: Any) -> None:
+    """Old failures are a calm number; a rate above zero now is said in words and marked."""
+
+    def failing(rate: float) -> Any:
+        def make(now: float) -> dict[str, Any]:
+            engine = states.engine(now, history=states.history(now, failed_per_second=[0.5, 0.0, rate]))
+            return states.state(now, [states.target(now, engines=[engine])])
+
+        return make
+
+    page.open(failing(0.0))
+    assert page.js("return document.querySelector('.failures').hasAttribute('data-bad')") is False
+    page.daemon.make = failing(0.2)
+    page.until("return document.querySelector('.failures').hasAttribute('data-bad')")
+    assert page.tile("Failed requests").startswith("20 in total, some of them recent")
+
+
 def test_engines_of_one_target_are_kept_apart(page: Any) -> None:
     """Data-parallel engines have a section each; folded, requests are summed and ratios are not."""
     page.open(states.parallel)

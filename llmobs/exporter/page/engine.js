@@ -7,7 +7,6 @@ import { Spark } from "./spark.js";
 const PHASES = ["queue", "prefill", "decode"];
 const REASONS = ["oom", "timeout", "abort", "error", "engine_dead", "rejected", "invalid", "context_length"];
 const SERIOUS = new Set(["oom", "engine_dead"]); // always in red; the others only while they occur
-const RECENT = 12; // points of history that count as now: one minute
 
 export const words = (name) => String(name).replaceAll("_", " ");
 
@@ -81,10 +80,9 @@ class FailureTile extends Tile {
     const bad = told.filter((reason) => counts[reason] > 0).sort((a, b) => counts[b] - counts[a]);
     const names = (reasons) => reasons.map(words).join(", ");
     const unknown = REASONS.filter((reason) => !told.includes(reason));
-    const recent = history?.series?.[this.series]?.slice?.(-RECENT) ?? [];
-    const failing = recent.some((value) => value > 0);
+    const failing = history?.series?.[this.series]?.at?.(-1) > 0; // a rate over the window, so not of an instant
     super.update(count(sum(told.map((r) => counts[r]))),
-      told.length ? (failing ? "in total, and some in the last minute" : "in total") : "", history, now);
+      told.length ? (failing ? "in total, some of them recent" : "in total") : "", history, now);
     setAttribute(this.root, "data-bad", failing ? "" : null);
     setTexts(this.list, bad.map((reason) => `${words(reason)} ${count(counts[reason])}`), "li", "chip");
     bad.forEach((reason, i) => setAttribute(this.list.children[i], "data-bad", SERIOUS.has(reason) ? "" : null));

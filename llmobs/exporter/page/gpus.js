@@ -19,6 +19,7 @@ const DOWN = {
   reset_required: "It must be reset before it works again.",
   hung: "The driver call for it hangs.",
 };
+const STALE_AFTER = 30; // seconds; GPUs are read every five
 const PARTS = [
   ["used", "used, without KV"], ["kv", "KV budget"], ["free", "free"], ["reserve", "reserve"], ["driver", "driver"],
 ];
@@ -44,8 +45,9 @@ class Memory {
     this.parts = PARTS.map(([name]) => h("span", { class: `part ${name}` }));
     this.bar = h("div", { class: "bar", role: "img" }, ...this.parts);
     this.amounts = PARTS.map(() => h("b"));
-    this.entries = PARTS.map(([name, label], i) =>
-      h("li", {}, h("span", { class: `swatch ${name}`, "aria-hidden": "true" }), `${label} `, this.amounts[i]));
+    this.labels = PARTS.map(([, label]) => h("span", { text: `${label} ` }));
+    this.entries = PARTS.map(([name], i) => h("li", {},
+      h("span", { class: `swatch ${name}`, "aria-hidden": "true" }), this.labels[i], this.amounts[i]));
     this.warning = h("p", { class: "warning" });
     this.spark = new Spark("Memory used", { format: bytes });
     this.root = h("div", { class: "memory" }, h("h4", {}, "Memory ", this.value), this.bar,
@@ -59,8 +61,10 @@ class Memory {
       ? `${bytes(gpu.memory_used_bytes)} of ${bytes(total)} used (${percent(gpu.memory_used_bytes / total)})`
       : `${bytes(gpu.memory_used_bytes)} of ${bytes(total)} used`);
     const spoken = [];
-    PARTS.forEach(([name, label], i) => {
+    PARTS.forEach(([name, usual], i) => {
       const size = parts[name];
+      const label = name === "used" && parts.kv === null ? "used" : usual; // nothing was taken off it
+      setText(this.labels[i], `${label} `);
       this.parts[i].style.flexGrow = String(size > 0 && total > 0 ? size / total : 0);
       show(this.parts[i], size > 0);
       // The legend of the reserve says how large it should be, the bar how much of it is left.
@@ -113,7 +117,7 @@ class Gpu {
     show(this.badge, badge !== "");
     const up = gpu.up !== false;
     setAttribute(this.root, "data-down", up ? null : "");
-    setText(this.down, up ? "" : `Not up: ${words(gpu.reason ?? "reason not known")}. ${DOWN[gpu.reason] ?? ""}`);
+    setText(this.down, up ? "" : `Not up: ${words(gpu.reason ?? "reason not known")}. ${Object.hasOwn(DOWN, String(gpu.reason)) ? DOWN[gpu.reason] : ""}`);
     show(this.down, !up);
     show(this.live, up);
     this.memory.update(gpu, now);
@@ -151,7 +155,11 @@ export class GpuList {
     const notes = [];
     if (gpus?.simulated) notes.push("simulated");
     if (devices.length > 1) notes.push(many(devices.length, "GPU") + (down ? `, ${count(down)} not up` : ", all up"));
+    const old = known(gpus?.age_seconds) && gpus.age_seconds > STALE_AFTER;
+    if (old) notes.push(`stale: last read ${age(gpus.age_seconds)} ago`);
     setText(this.note, notes.join(" · "));
+    setAttribute(this.note, "data-bad", old ? "" : null);
+    setAttribute(this.items, "data-old", old ? "" : null);
     setText(this.empty, devices.length ? "" : whyNone(gpus));
     show(this.empty, devices.length === 0);
     const parts = this.parts.take(devices.map((gpu, i) => String(gpu.uuid ?? i)));
@@ -168,7 +176,7 @@ export class GpuList {
 
 function whyNone(gpus) {
   if (!gpus) return "GPUs were not read yet.";
-  if (gpus.available && !gpus.reason) return "The driver reported no GPU.";
-  const why = UNAVAILABLE[gpus.reason] ?? words(gpus.reason ?? "the reason is not known");
+  if (!gpus.reason) return gpus.available ? "The driver reported no GPU." : `No GPU numbers: ${gpus.detail || "not read yet"}.`;
+  const why = Object.hasOwn(UNAVAILABLE, gpus.reason) ? UNAVAILABLE[gpus.reason] : words(gpus.reason);
   return `No GPU numbers: ${why}.${gpus.detail ? ` (${gpus.detail})` : ""}`;
 }

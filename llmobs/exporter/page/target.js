@@ -177,7 +177,7 @@ export class Target {
     if (target.error) {
       lines.push(`Last read failed (${words(target.error.reason ?? "error")}): ${target.error.message ?? ""}`);
     }
-    if (target.stale) {
+    if (target.stale && target.state !== "starting") {
       lines.push(known(target.age_seconds)
         ? `Stale: the last good read was ${age(target.age_seconds)} ago, one is due every ${span(target.interval_seconds)}.`
         : "Stale: there was no good read yet.");
