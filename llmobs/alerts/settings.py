@@ -94,6 +94,7 @@ class AlertSettings:
     selector: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     time_scale: float = 1.0
     interval: str = "15s"
+    prometheusrule_labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     canary: Canary = field(default_factory=Canary)
     objectives: tuple[Objective, ...] = field(default_factory=lambda: objectives({}))
     rules: Mapping[str, Rule] = field(default_factory=lambda: MappingProxyType({n: _rule(a, {}) for n, a in ALERTS.items()}))
@@ -107,6 +108,13 @@ class AlertSettings:
         if alert not in self.rules:
             raise ConfigError(f"{alert!r} is not an alert{nearest(alert, self.rules)}")
         return self.rules[alert].for_model(model)
+
+    def objective(self, slo: str, model: str | None = None) -> Objective:
+        """Return an objective (availability, ttft, inter_token, e2e) for a model. Raises ConfigError when unknown."""
+        for objective in self.objectives:
+            if objective.slo == slo:
+                return objective.models.get(model or "", objective)
+        raise ConfigError(f"{slo!r} is not an objective{nearest(slo, [o.slo for o in self.objectives])}")
 
     def lines(self, metric: str, model: str | None = None) -> tuple[Effective, ...]:
         """Return the enabled alerts whose threshold is a line on the panel of `metric`, the most severe last."""
@@ -176,9 +184,10 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
 
 def _simple(key: str, value: Any) -> Any:
     where = f"alerts.{key}"
-    if key in ("labels", "selector"):
+    if key in ("labels", "selector", "prometheusrule_labels"):
         pairs = {str(k): str(v) for k, v in _mapping(value, where).items()}
-        _label_names(pairs, where)
+        if key != "prometheusrule_labels":
+            _label_names(pairs, where)
         return MappingProxyType(pairs)
     if key == "scope":
         if not isinstance(value, list):

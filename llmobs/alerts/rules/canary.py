@@ -37,7 +37,8 @@ CANARY = (
         name="CanaryOutOfMemory", severity="critical", for_="0s",
         question="Did the canary run out of memory?",
         expr="sum by ($model) (increase(vllm_request_failed_total{$canary, reason=\"oom\"}[10m])) > $threshold\n"
-             "or sum by ($model) (target:vllm_model:seen1h{$canary} * on ($joined) group_left () sum by ($joined) (increase(vllm_oom_total{$canary}[10m]))) > $threshold",
+             "or sum by ($model) (group by ($target) (present_over_time(vllm_request_failed_total{$canary, reason=\"engine_dead\"}[1h]))\n"
+             "* on ($joined) group_left () sum by ($joined) (increase(vllm_oom_total{$canary}[10m]))) > $threshold",
         threshold=Knob(value=0, unit="events in 10 minutes", why="any new one: roll back"),
         summary="The canary of {{ $labels.model_name }} ran out of memory: roll back",
         impact="The users on the canary got errors; at full traffic all would.",

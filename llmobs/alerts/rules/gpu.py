@@ -110,7 +110,8 @@ GPUS = (
         question="Are there fewer GPUs than there were?",
         enabled=False, off_because="fires for six hours after a deliberate removal; GpuLost keeps a lost GPU's series, so "
                                    "this is only for GPUs that vanish between two starts of the sidecar",
-        expr="count by ($host) (nvidia_gpu_up or on ($host, uuid) nvidia_gpu_error) < max_over_time(host:nvidia_gpu_up:count[6h])\n"
+        expr="(count by ($host) (max by ($host, uuid) (nvidia_gpu_up) == 1) or on ($host) 0 * max by ($host) (llmobs_nvml_up))\n"
+             "< max_over_time(instance:nvidia_gpu_up:count[6h])\n"
              "and on ($host) max by ($host) (llmobs_nvml_up) == 1",
         summary="Only {{ $value }} GPUs are left on {{ $labels.instance }}",
         impact="Less capacity; the replica that had it cannot start.",
