@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_probe(commands)
     _add_config(commands)
     _add_pods(commands)
+    _add_plugin(commands)
     _add_generate(commands)
     _add_simulate(commands)
     _add_instrument(commands)
@@ -211,6 +212,20 @@ def _pods(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _add_plugin(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser("plugin", help="copy the plugin for vLLM into a folder for its PYTHONPATH")
+    command.add_argument("--to", required=True, type=Path, metavar="DIR")
+    command.set_defaults(run=_plugin)
+
+
+def _plugin(arguments: argparse.Namespace) -> int:
+    from llmobs.deploy.plugin import install
+
+    install(arguments.to)
+    print(arguments.to)
+    return 0
+
+
 def _add_generate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     from llmobs.generate import GENERATORS
 
@@ -237,6 +252,11 @@ def _add_deploy_flags(command: argparse.ArgumentParser) -> None:
     group.add_argument("--container", metavar="NAME", help="with --for k8s: name of the container that runs vLLM")
     group.add_argument("--image", metavar="IMAGE", help="the llmobs image")
     group.add_argument(
+        "--with-plugin",
+        action="store_true",
+        help="with --patch: also the plugin inside vLLM, whose image stays as it is",
+    )
+    group.add_argument(
         "--patch",
         type=Path,
         metavar="FILE",
@@ -251,6 +271,7 @@ def _deploy_extra(arguments: argparse.Namespace) -> tuple[tuple[str, str], ...]:
     given = [(key, value) for key, value in single.items() if value]
     given += [("target", url) for url in arguments.target]
     given += [("label", label) for label in arguments.label]
+    given += [("plugin", "yes")] if arguments.with_plugin else []
     if (given or arguments.patch) and arguments.kind != "deploy":
         raise ConfigError("--for, --target, --label and --patch belong to `llmobs generate deploy`")
     _pairs("--label", arguments.label)

@@ -7,10 +7,11 @@ from llmobs.collector.settings import Settings as CollectorSettings
 from llmobs.collector.text import Noted, Value, render
 from llmobs.deploy import images
 from llmobs.deploy.settings import PORT, STATE_DIR, Settings
+from llmobs.deploy.sidecar import PLUGIN_DIR
 
 PATH = "deploy/compose/compose.yaml"
 _ROOT = "../.."
-_VOLUMES = ("models", "state", "collector", "tempo", "loki", "prometheus", "alertmanager", "grafana")
+_VOLUMES = ("models", "plugin", "state", "collector", "tempo", "loki", "prometheus", "alertmanager", "grafana")
 
 _HEADER = """\
 vLLM, llmobs, Collector, Tempo, Loki, Prometheus, Alertmanager and Grafana on one machine, all provisioned.
@@ -38,6 +39,7 @@ def document(settings: Settings) -> dict[str, Value]:
     return {
         "name": "llmobs",
         "services": {
+            "plugin": _plugin(settings),
             "vllm": _engine(settings, gpu=True),
             "vllm-cpu": _engine(settings, gpu=False),
             "llmobs": _sidecar(settings),
@@ -69,6 +71,19 @@ def _hardened() -> dict[str, Value]:
     }
 
 
+def _plugin(settings: Settings) -> Value:
+    return {
+        "image": f"${{LLMOBS_IMAGE:-{settings.image}}}",
+        "build": Noted("Built from the checkout when there is no such image.", _build()),
+        "profiles": ["gpu", "cpu"],
+        "command": Noted("Copies the plugin for vLLM, and ends; vLLM's image stays as it is.",
+                         ["plugin", f"--to={PLUGIN_DIR}"]),
+        "user": Noted("A named volume belongs to root.", "0:0"),
+        "volumes": [f"plugin:{PLUGIN_DIR}"],
+        **{key: value for key, value in _hardened().items() if key != "restart"},
+    }  # fmt: skip
+
+
 def _engine(settings: Settings, *, gpu: bool) -> Value:
     arguments = [f"--model=${{MODEL:-{settings.model}}}", f"--served-model-name=${{MODEL_NAME:-{settings.model_name}}}"]
     out: dict[str, Value] = {
@@ -77,6 +92,7 @@ def _engine(settings: Settings, *, gpu: bool) -> Value:
         "command": arguments if gpu else [*arguments, "--max-model-len=2048"],
         "environment": {
             "HF_TOKEN": "${HF_TOKEN:-}",
+            "PYTHONPATH": PLUGIN_DIR,
             "LLMOBS_STATE_DIR": STATE_DIR,
             "LLMOBS_LOG": f"stderr,{STATE_DIR}/vllm.jsonl",
             "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317",
@@ -84,7 +100,8 @@ def _engine(settings: Settings, *, gpu: bool) -> Value:
         },
         "ipc": "host",
         "ports": [_port(8000)],
-        "volumes": ["models:/root/.cache/huggingface", f"state:{STATE_DIR}"],
+        "volumes": ["models:/root/.cache/huggingface", f"state:{STATE_DIR}", f"plugin:{PLUGIN_DIR}:ro"],
+        "depends_on": {"plugin": {"condition": "service_completed_successfully"}},
         "networks": {"default": {"aliases": ["engine"]}},
         "restart": "unless-stopped",
     }
@@ -92,11 +109,7 @@ def _engine(settings: Settings, *, gpu: bool) -> Value:
         out["deploy"] = _gpus(["gpu"])
     else:
         out["environment"] = {**out["environment"], "VLLM_CPU_KVCACHE_SPACE": "1"}  # type: ignore[dict-item]
-    return Noted(
-        "The stock image: watched through vLLM's own metrics. With llmobs inside it (`pip install llmobs`, see\n"
-        "docs/guides/quickstart-compose.md) the same variables switch on logs, traces and the failure journal.",
-        out,
-    ) if gpu else out  # fmt: skip
+    return out
 
 
 def _gpus(capabilities: list[str]) -> Value:
@@ -109,7 +122,7 @@ def _sidecar(settings: Settings, *, gpu: bool = True) -> Value:
     command += [f"--state-dir={STATE_DIR}", *(f"--label={k}={v}" for k, v in settings.labels.items())]
     out: dict[str, Value] = {
         "image": f"${{LLMOBS_IMAGE:-{settings.image}}}",
-        "build": Noted("Built from the checkout when there is no such image.", _build()),
+        "build": _build(),
         "profiles": ["gpu" if gpu else "cpu"],
         "command": command if gpu else [*command, "--no-collector.gpu"],
         "ports": [_port(PORT)],

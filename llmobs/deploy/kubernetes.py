@@ -20,7 +20,8 @@ def files(settings: Settings, rules: str) -> dict[str, str]:
     """
     made: dict[str, str] = {}
     made |= _folder("base", _base(settings), "What every deployment has: Services and who may reach them.")
-    made |= _sidecar_component(settings)
+    made |= _pod_component("sidecar", settings, _sidecar_pod(settings), _SIDECAR)
+    made |= _pod_component("plugin", settings, _plugin_pod(settings), _PLUGIN)
     made |= _component("disruption", {"pdb.yaml": workload.disruption_budget(settings)}, "A drain takes one replica.")
     made |= _component(
         "hpa",
@@ -123,41 +124,64 @@ def _overlay(
     )  # fmt: skip
 
 
-def _sidecar_component(settings: Settings) -> dict[str, str]:
-    url = "http://localhost:8000"
-    pod: dict[str, Value] = {
-        "initContainers": [sidecar.container(settings, url)],
+_SIDECAR = (
+    "The sidecar, for every Deployment and StatefulSet with the label below whose vLLM container has the right name.\n"
+    "For a file of your own, in one command and with a diff to review:\n"
+    "  llmobs generate deploy --for k8s --patch FILE > NEW"
+)
+_PLUGIN = (
+    "Beside the sidecar: the plugin inside vLLM, without building its image anew. An init container copies it,\n"
+    "PYTHONPATH names it. It adds request logs, exact failures, the failure journal, traces and /stats."
+)
+
+
+def _sidecar_pod(settings: Settings) -> dict[str, Value]:
+    return {
+        "initContainers": [sidecar.container(settings, "http://localhost:8000")],
         "containers": [
             {
                 "name": settings.container,
-                "env": [sidecar.engine_environment()],
-                "volumeMounts": [sidecar.engine_mount()],
+                "env": sidecar.engine_environment(),
+                "volumeMounts": sidecar.engine_mounts(),
             }
         ],
         "volumes": [sidecar.volume()],
     }
-    path = f"{ROOT}/components/sidecar"
+
+
+def _plugin_pod(settings: Settings) -> dict[str, Value]:
+    return {
+        "initContainers": [sidecar.plugin_container(settings)],
+        "containers": [
+            {
+                "name": settings.container,
+                "env": sidecar.engine_environment(plugin=True)[1:],
+                "volumeMounts": sidecar.engine_mounts(plugin=True)[1:],
+            }
+        ],
+        "volumes": [sidecar.plugin_volume()],
+    }
+
+
+def _pod_component(name: str, settings: Settings, pod: Mapping[str, Value], title: str) -> dict[str, str]:
+    """Return a component that patches `pod` into the template of each workload with our label."""
+    path = f"{ROOT}/components/{name}"
     made = {}
     patches: list[Value] = []
     for kind in ("Deployment", "StatefulSet"):
-        name = f"patch-{kind.lower()}.yaml"
+        file = f"patch-{kind.lower()}.yaml"
         patch: dict[str, Value] = {
             "apiVersion": "apps/v1",
             "kind": kind,
             "metadata": {"name": Noted("Whatever it is called: the kustomization says which are patched.", "any")},
             "spec": {"template": {"spec": pod}},
         }
-        made[f"{path}/{name}"] = _document(patch)
+        made[f"{path}/{file}"] = _document(patch)
         target: Value = {"kind": kind, "labelSelector": f"{workload.APP}={settings.name}"}
-        patches.append({"path": name, "target": target})
+        patches.append({"path": file, "target": target})
     kustomization: dict[str, Value] = {
         "apiVersion": f"{_KUSTOMIZE}v1alpha1",
         "kind": "Component",
         "patches": patches,
     }
-    title = (
-        "The sidecar, for every Deployment and StatefulSet with the label below whose vLLM container is called "
-        f"{settings.container!r}.\nFor a file of your own, in one command and with a diff to review:\n"
-        "  llmobs generate deploy --for k8s --patch FILE > NEW\n" + _GENERATED
-    )
-    return {**made, f"{path}/kustomization.yaml": render(kustomization, title)}
+    return {**made, f"{path}/kustomization.yaml": render(kustomization, f"{title}\n{_GENERATED}")}

@@ -44,15 +44,19 @@ def patch(path: Path, extra: Sequence[tuple[str, str]]) -> tuple[str, str]:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    new = patched(text, load(None, extra), str(path), named=dict(extra).get("container"))
+    flags = dict(extra)
+    new = patched(text, load(None, extra), str(path), named=flags.get("container"), plugin="plugin" in flags)
     diff = difflib.unified_diff(
         text.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{path.name}", f"b/{path.name}"
     )
     return new, "".join(diff)
 
 
-def patched(text: str, settings: Settings, where: str, *, named: str | None = None) -> str:
-    """Return `text` with the sidecar inserted into its vLLM workload; `named` is the container, if the user said so."""
+def patched(text: str, settings: Settings, where: str, *, named: str | None = None, plugin: bool = False) -> str:
+    """Return `text` with the sidecar inserted into its vLLM workload, and with `plugin` the plugin inside vLLM.
+
+    `named` is the container that runs vLLM, if the user said so.
+    """
     try:
         nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
         documents = list(yaml.safe_load_all(text))
@@ -61,7 +65,11 @@ def patched(text: str, settings: Settings, where: str, *, named: str | None = No
         raise ConfigError(f"{where} is not YAML: {' '.join(str(error).split())}{hint}") from error
     workload, index = _find(nodes, documents, where, named)
     engine = workload.spec["containers"][index]
-    inserts = _inserts(workload, index, settings, engine, where)
+    if plugin and any(isinstance(e, dict) and e.get("name") == "PYTHONPATH" for e in engine.get("env") or []):
+        raise ConfigError(
+            f"{where}: vLLM's container sets PYTHONPATH itself; install llmobs in its image instead of --with-plugin"
+        )
+    inserts = _inserts(workload, index, settings, where, plugin=plugin)
     lines = text.splitlines()
     for at, new in sorted(inserts, key=lambda pair: -pair[0]):
         lines[at:at] = new
@@ -119,14 +127,16 @@ def _split(text: str) -> list[str]:
 
 
 def _inserts(
-    workload: _Workload, index: int, settings: Settings, engine: Mapping[str, Any], where: str
+    workload: _Workload, index: int, settings: Settings, where: str, *, plugin: bool
 ) -> list[tuple[int, list[str]]]:
     spec = workload.node
+    engine = workload.spec["containers"][index]
     key_env, key_name = _api_key(engine)
+    user = _user(workload.spec, engine)
     made = sidecar.container(
         settings,
         _url(engine),
-        user=_user(workload.spec, engine),
+        user=user,
         extra_environment=key_env,
         api_key_env=key_name,
     )
@@ -135,24 +145,26 @@ def _inserts(
     container = containers.value[index]
     if not isinstance(container, yaml.MappingNode) or container.flow_style:
         raise _flow(container, "containers", where)
+    beside: list[Value] = [made, *([sidecar.plugin_container(settings, user=user)] if plugin else [])]
+    volumes: list[Value] = [sidecar.volume(), *([sidecar.plugin_volume()] if plugin else [])]
     return [
-        _item(spec, "initContainers", made, where, before="containers"),
-        _item(spec, "volumes", sidecar.volume(), where, before="containers"),
-        _item(container, "env", sidecar.engine_environment(), where, after="image"),
-        _item(container, "volumeMounts", sidecar.engine_mount(), where, after="image"),
+        _items(spec, "initContainers", beside, where, before="containers"),
+        _items(spec, "volumes", volumes, where, before="containers"),
+        _items(container, "env", sidecar.engine_environment(plugin=plugin), where, after="image"),
+        _items(container, "volumeMounts", sidecar.engine_mounts(plugin=plugin), where, after="image"),
     ]
 
 
-def _item(
-    parent: yaml.MappingNode, key: str, item: Mapping[str, Value], where: str, *, before: str = "", after: str = ""
+def _items(
+    parent: yaml.MappingNode, key: str, items: list[Value], where: str, *, before: str = "", after: str = ""
 ) -> tuple[int, list[str]]:
-    """Return where to insert `item` into the list `key` of `parent`, and the lines; the list is made when missing."""
+    """Return where to insert `items` into the list `key` of `parent`, and the lines; the list is made when missing."""
     found = _child(parent, key)
     if isinstance(found, yaml.SequenceNode) and found.value:
         if found.flow_style:
             raise _flow(found, key, where)
         indent = " " * found.start_mark.column
-        return found.start_mark.line, lines_of([item], indent)
+        return found.start_mark.line, lines_of(items, indent)
     if found is not None:
         raise GenerateError(
             f"{where}:{found.start_mark.line + 1}: {key!r} is empty; remove that line, so that it can be written anew"
@@ -161,7 +173,7 @@ def _item(
     for name, value in parent.value:
         if name.value == (before or after):
             line = name.start_mark.line if before else value.end_mark.line + 1
-            return line, [f"{indent}{key}:", *lines_of([item], indent + "  ")]
+            return line, [f"{indent}{key}:", *lines_of(items, indent + "  ")]
     raise GenerateError(
         f"{where}:{parent.start_mark.line + 1}: no {before or after!r} in this container; llmobs inserts beside it"
     )

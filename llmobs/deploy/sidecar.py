@@ -9,6 +9,8 @@ from llmobs.deploy.settings import PORT, STATE_DIR, Settings
 
 NAME = "llmobs"
 VOLUME = "llmobs-state"
+PLUGIN = "llmobs-plugin"
+PLUGIN_DIR = "/opt/llmobs-plugin"
 
 
 def arguments(settings: Settings, url: str, *, pod_labels: bool = True, api_key_env: str | None = None) -> list[str]:
@@ -110,11 +112,36 @@ def volume() -> dict[str, Value]:
     return {"name": VOLUME, "emptyDir": {"sizeLimit": "256Mi"}}
 
 
-def engine_environment() -> dict[str, Value]:
-    """Return what vLLM's container needs so that the plugin inside it writes where the sidecar reads."""
-    return {"name": "LLMOBS_STATE_DIR", "value": STATE_DIR}
+def engine_environment(*, plugin: bool = False) -> list[Value]:
+    """Return what vLLM's container needs: where the plugin writes and the sidecar reads, and where the plugin is."""
+    out: list[Value] = [{"name": "LLMOBS_STATE_DIR", "value": STATE_DIR}]
+    if plugin:
+        out.append(Noted("Python finds the plugin here; vLLM's image stays as it is.",
+                         {"name": "PYTHONPATH", "value": PLUGIN_DIR}))  # fmt: skip
+        out.append({"name": "LLMOBS_LOG", "value": f"stderr,{STATE_DIR}/vllm.jsonl"})
+    return out
 
 
-def engine_mount() -> dict[str, Value]:
-    """Return the mount of the shared volume in vLLM's container."""
-    return {"name": VOLUME, "mountPath": STATE_DIR}
+def engine_mounts(*, plugin: bool = False) -> list[Value]:
+    """Return the mounts in vLLM's container."""
+    mounts: list[Value] = [{"name": VOLUME, "mountPath": STATE_DIR}]
+    if plugin:
+        mounts.append({"name": PLUGIN, "mountPath": PLUGIN_DIR, "readOnly": True})
+    return mounts
+
+
+def plugin_volume() -> dict[str, Value]:
+    """Return the volume that the plugin is copied into; a few megabytes of Python."""
+    return {"name": PLUGIN, "emptyDir": {"sizeLimit": "32Mi"}}
+
+
+def plugin_container(settings: Settings, *, user: tuple[int, int] | None = None) -> dict[str, Value]:
+    """Return the init container that copies the plugin for vLLM, and ends."""
+    return {
+        "name": PLUGIN,
+        "image": settings.image,
+        "args": ["plugin", f"--to={PLUGIN_DIR}"],
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}},
+        "securityContext": security(run_as_user=user[0], run_as_group=user[1]) if user else security(),
+        "volumeMounts": [{"name": PLUGIN, "mountPath": PLUGIN_DIR}],
+    }

@@ -136,6 +136,18 @@ def test_its_health_check_tells_healthy_from_not(image: str) -> None:
 
 
 @needs_containers
+def test_it_hands_out_the_plugin(image: str, tmp_path: Path) -> None:
+    """Hardened as ever, `llmobs plugin` fills a volume with what vLLM's Python needs to find."""
+    tmp_path.chmod(0o777)
+    volume = f"--volume={tmp_path}:/opt/llmobs-plugin"
+    _run("podman", "run", "--rm", *_HARDENED, "--network=none", volume, image, "plugin", "--to=/opt/llmobs-plugin")
+    assert "vllm.general_plugins" in next(tmp_path.glob("llmobs-*.dist-info/entry_points.txt")).read_text()
+    assert (tmp_path / "structlog/__init__.py").exists()
+    assert all(p.stat().st_mode & 0o004 for p in tmp_path.rglob("*.py"))
+    assert not list(tmp_path.rglob("*.so"))
+
+
+@needs_containers
 def test_there_is_no_shell_and_no_package_manager(image: str) -> None:
     """Nothing in the image can start a shell or install a package."""
     container = _run("buildah", "from", "--pull-never", image).stdout.strip()

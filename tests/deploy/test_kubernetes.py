@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -135,6 +136,28 @@ if shutil.which("kubectl"):
         assert {"name": "llmobs-state", "mountPath": "/var/lib/llmobs"} in engine["volumeMounts"]
         assert {"name": "shm", "mountPath": "/dev/shm"} in engine["volumeMounts"]
         assert {"name": "LLMOBS_STATE_DIR", "value": "/var/lib/llmobs"} in engine["env"]
+
+    def test_the_plugin_component_goes_with_the_sidecars(tmp_path: Path) -> None:
+        """Both components together: one init container keeps running, the other ends, and vLLM finds the plugin."""
+        base = os.path.relpath(ROOT / "deploy/kubernetes", tmp_path)
+        kustomization = {
+            "resources": [f"{base}/overlays/deployment"],
+            "components": [f"{base}/components/plugin"],
+        }
+        (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+        command = ["kubectl", "kustomize", str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        (workload,) = [d for d in yaml.safe_load_all(done.stdout) if d["kind"] == "Deployment"]
+        _validate(workload)
+        pod = workload["spec"]["template"]["spec"]
+        assert {c["name"]: c.get("restartPolicy") for c in pod["initContainers"]} == {
+            "llmobs": "Always",
+            "llmobs-plugin": None,
+        }
+        environment = {e["name"]: e["value"] for e in pod["containers"][0]["env"]}
+        assert environment["PYTHONPATH"] == "/opt/llmobs-plugin"
+        assert environment["LLMOBS_STATE_DIR"] == "/var/lib/llmobs"
 
     def test_a_dashboard_becomes_a_config_map_that_grafana_finds() -> None:
         """Each dashboard is one ConfigMap below 1 MiB, with the label that Grafana's sidecar looks for."""

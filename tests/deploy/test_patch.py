@@ -189,6 +189,28 @@ def test_another_container_can_be_named() -> None:
     assert _sidecar(patched(text, Settings(), "f", named="server"))
 
 
+def test_the_plugin_comes_along_on_request() -> None:
+    """With the plugin, an init container copies it and vLLM's Python finds it; vLLM's image and command stay."""
+    after = _pod(patched(_FULL, Settings(), "f", plugin=True), "StatefulSet")
+    names = [c["name"] for c in after["initContainers"]]
+    assert names == ["llmobs", "llmobs-plugin", "fetch"]
+    server = after["containers"][1]
+    before = _pod(_FULL, "StatefulSet")["containers"][1]
+    assert (server["image"], server["args"]) == (before["image"], before["args"])
+    assert {"name": "PYTHONPATH", "value": "/opt/llmobs-plugin"} in server["env"]
+    assert {"name": "llmobs-plugin", "mountPath": "/opt/llmobs-plugin", "readOnly": True} in server["volumeMounts"]
+    for document in yaml.safe_load_all(patched(_FULL, Settings(), "f", plugin=True)):
+        kubernetes_validate.validate(document, "1.29", strict=True)
+
+
+def test_a_python_path_of_the_readers_own_is_not_replaced() -> None:
+    """A container that sets PYTHONPATH itself is refused, with the other way named."""
+    text = _MINIMAL + "          env:\n            - {name: PYTHONPATH, value: /mine}\n"
+    assert patched(text, Settings(), "f")
+    with pytest.raises(ConfigError, match="install llmobs in its image"):
+        patched(text, Settings(), "f", plugin=True)
+
+
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
