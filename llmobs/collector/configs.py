@@ -15,6 +15,7 @@ def agent(settings: Settings) -> Collector:
     first = ("memory_limiter", "resource_detection")
     clean = (*first, *_redaction(settings))
     gateway = ("otlp_grpc/gateway",)
+    metrics = ("otlp", "prometheus") if settings.scrape else ("otlp",)
     return check(
         Collector(
             title="agent",
@@ -23,7 +24,7 @@ def agent(settings: Settings) -> Collector:
             components=(
                 *_extensions(),
                 parts.otlp_receiver(),
-                parts.prometheus_receiver("${env:LLMOBS_SIDECAR:-localhost:9401}"),
+                *((parts.prometheus_receiver("${env:LLMOBS_SIDECAR:-localhost:9401}"),) if settings.scrape else ()),
                 parts.log_files(),
                 parts.memory_limiter(),
                 parts.resource_detection(),
@@ -32,7 +33,7 @@ def agent(settings: Settings) -> Collector:
             ),
             pipelines=(
                 Pipeline(signal="traces", receivers=("otlp",), processors=clean, exporters=gateway),
-                Pipeline(signal="metrics", receivers=("otlp", "prometheus"), processors=first, exporters=gateway),
+                Pipeline(signal="metrics", receivers=metrics, processors=first, exporters=gateway),
                 Pipeline(signal="logs", receivers=("otlp", "file_log"), processors=clean, exporters=gateway),
             ),
         )

@@ -51,7 +51,8 @@ def prometheus_receiver(target: str) -> Component:
         "receiver",
         "prometheus",
         {"config": {"scrape_configs": [job]}},
-        note="Scrapes the sidecar only: vLLM's own page is expensive and changes its names.",
+        note="Scrapes the sidecar only: vLLM's own page is expensive and changes its names. Where Prometheus scrapes\n"
+        "the sidecar itself, generate with collector.scrape: false, or everything is stored twice.",
     )
 
 

@@ -36,6 +36,8 @@ class Settings:
     content: str = "redact"
     #: Ask the Kubernetes API for pod attributes (needs RBAC); off outside Kubernetes.
     kubernetes: bool = True
+    #: The agent scrapes the sidecar; switch off where Prometheus does it, or everything is stored twice.
+    scrape: bool = True
     #: Longest request in seconds; a sampling decision waits a little longer.
     longest_request: int = 600
     #: Traces kept in memory while their decision is due: new traces per second × decision wait, with room.

@@ -95,7 +95,11 @@ def _overrides() -> Value:
             )
         },
         "metrics_generator": {
-            "processors": ["span-metrics", "service-graphs"],
+            "processors": Noted(
+                "They see only what sampling kept: right for service graphs and exemplars, too low for rates. Rates are\n"
+                "the Collector's span metrics, which are made before sampling.",
+                ["span-metrics", "service-graphs"],
+            ),
             "trace_id_label_name": Noted("Tempo's own name is traceID; Grafana is told both.", "trace_id"),
             "max_active_series": 50_000,
             "processor": {

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
+import socket
 import subprocess
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 import yaml
 
 from llmobs.catalog import METRICS, series_names
-from llmobs.collector import collectors, files
+from llmobs.collector import collectors, files, prometheus
 from llmobs.collector.components import KINDS, type_name
 from llmobs.collector.parts import CONTENT_KEYS, CREDENTIAL_KEYS
 from llmobs.collector.settings import Settings, load
@@ -43,6 +47,16 @@ def test_each_collector_file_is_complete(name: str) -> None:
         for section in ("receivers", "processors", "exporters"):
             assert set(pipeline[section]) <= {*document[section], *connectors}
     assert set(document["service"]["extensions"]) == set(document["extensions"])
+
+
+def test_the_agent_leaves_scraping_to_prometheus_when_told(tmp_path: Path) -> None:
+    """Without scraping the agent has no Prometheus receiver, and the configuration stays sound."""
+    config = tmp_path / "llmobs.yaml"
+    config.write_text("collector: {scrape: false}\n")
+    document = yaml.safe_load(files(Options(config=config))["collector/agent.yaml"])
+    assert "prometheus" in yaml.safe_load(_FILES["collector/agent.yaml"])["receivers"]
+    assert "prometheus" not in document["receivers"]
+    assert document["service"]["pipelines"]["metrics"]["receivers"] == ["otlp"]
 
 
 @pytest.mark.parametrize("version", ["0.117.0", "0.157.0"])
@@ -150,6 +164,35 @@ def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
     done = subprocess.run(["promtool", "check", "config", str(path)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WARNING" not in done.stdout + done.stderr
+
+
+@pytest.mark.needs("prometheus")
+def test_prometheus_starts_with_these_flags(tmp_path: Path) -> None:
+    """The real server becomes ready with the shipped configuration and flags, and keeps exemplars."""
+    path = tmp_path / "prometheus.yaml"
+    path.write_text(_FILES["collector/prometheus.yaml"])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    replaced = {"--config.file": path, "--storage.tsdb.path": tmp_path / "data"}
+    flags = [f"{name}={replaced.get(name, value)}" if value else name for name, _, value in
+             (flag.partition("=") for flag in prometheus.flags(Settings()))]  # fmt: skip
+    server = subprocess.Popen(
+        ["prometheus", *flags, f"--web.listen-address={address}"], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        end = time.monotonic() + 30
+        while server.poll() is None and time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                ready = urllib.request.urlopen(f"http://{address}/-/ready", timeout=1)
+                assert ready.status == 200
+                break
+            time.sleep(0.1)
+        with urllib.request.urlopen(f"http://{address}/api/v1/status/config", timeout=5) as answer:
+            assert b"max_exemplars: 200000" in answer.read()
+    finally:
+        server.terminate()
+        server.communicate(timeout=20)
 
 
 def test_prometheus_scrapes_only_what_we_ship() -> None:

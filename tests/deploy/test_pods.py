@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ import pytest
 
 from llmobs.config import DiscoverySettings
 from llmobs.deploy.pods import Cluster, Query, groups, update
-from llmobs.errors import LlmobsError
+from llmobs.errors import ConfigError, LlmobsError
 from llmobs.exporter.discovery import read_files
 
 
@@ -125,3 +128,35 @@ def test_an_api_that_fails_leaves_the_file_and_says_why(
         update(cluster, Query(node="n", selector="s"), out)
     assert out.read_text() == "before"
     assert "secret-token" not in str(caught.value)
+
+
+def test_it_follows_the_pods_until_told_to_stop(cluster: Cluster, tmp_path: Path) -> None:
+    """The command writes the file, follows a change within its interval, and ends at SIGTERM with code 0."""
+    out = tmp_path / "pods.json"
+    code = (
+        "import sys, pathlib; from llmobs.deploy.pods import *; url, token, out = sys.argv[1:]; "
+        "follow(Cluster(url, pathlib.Path(token), None), Query(node='n', selector='s'), pathlib.Path(out), 0.2)"
+    )
+    command = [sys.executable, "-c", code, cluster.url, str(cluster.token_file), str(out)]
+    process = subprocess.Popen(command)
+    try:
+        _until(lambda: out.exists() and json.loads(out.read_text()) == [])
+        _Api.answer = (200, {"items": [_pod("new")]})
+        _until(lambda: "10.0.0.1:8000" in out.read_text())
+    finally:
+        process.terminate()
+    assert process.wait(5) == 0
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_outside_of_a_cluster_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a service account the command ends with one line."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ConfigError, match="service account"):
+        Cluster.from_pod()
