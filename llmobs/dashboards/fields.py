@@ -88,6 +88,8 @@ def column_override(column: Column) -> Json:
         properties["thresholds"] = steps(column.base, column.lines)
         properties["color"] = {"mode": "thresholds"}
         properties["custom.cellOptions"] = {"type": "color-background", "mode": "basic"}
+    if column.plain:
+        properties["custom.cellOptions"] = {"type": "auto"}
     if column.gauge:
         properties["min"], properties["max"] = 0, 1
         properties["thresholds"] = steps(column.base, column.lines)

@@ -54,7 +54,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of a table: its `source` field, its title, unit, colour steps, words for values, and width in pixels."""
+    """A column of a table: its `source` field, its title, unit, colour steps, words for values, and width in pixels.
+
+    `gauge` draws a bar, `plain` takes the panel's own colours away.
+    """
 
     source: str
     title: str
@@ -66,6 +69,7 @@ class Column:
     decimals: int | None = None
     width: int | None = None
     link: tuple[str, str] | None = None
+    plain: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

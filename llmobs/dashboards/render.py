@@ -64,7 +64,7 @@ def _target(panel: Panel, query: Query) -> core.Target:
 
 def _transformations(panel: Panel) -> list[Json]:
     found = [dict(t) for t in panel.transformations]
-    if panel.kind == "table" and panel.columns:
+    if panel.kind == "table" and panel.columns and not panel.transformations:
         if len(panel.queries) > 1:
             found.insert(0, {"id": "merge", "options": {}})
         found += arrange(panel.columns)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.dashboards import known
 from tests.dashboards.boards import Target, all_boards, fill, panels, prometheus_targets
+from tests.dashboards.preview.page import picture, svg, texts
 from tests.dashboards.stage import VALUES, Stage, stage
 from tests.nvml import GIB
 
@@ -169,11 +172,11 @@ def test_the_oom_of_a_crash_is_on_the_board(running: Stage) -> None:
 def test_the_candidate_is_seen_to_be_worse(running: Stage) -> None:
     """The canary that fails one request in twenty and decodes slower is on the wrong side of the roll-back limits."""
     by_title = {p["title"]: p for p in panels(all_boards()["llmobs-canary"])}
-    failed = by_title["Failed share, difference"]
+    failed = by_title["Failed share, Δ"]
     limit = failed["fieldConfig"]["defaults"]["thresholds"]["steps"][-1]["value"]
     wide = {"__rate_interval": "70s"}
     assert float(running.instant(failed["targets"][0]["expr"], **wide)[0]["value"][1]) > limit
-    slower = by_title["Inter-token p95, difference"]["targets"][0]["expr"]
+    slower = by_title["Inter-token p95, Δ"]["targets"][0]["expr"]
     assert float(running.instant(slower, **wide)[0]["value"][1]) > 0
 
 
@@ -182,3 +185,22 @@ def test_a_fallen_gpu_shows_its_xid(running: Stage) -> None:
     by_title = {p["title"]: p for p in panels(all_boards()["llmobs-gpu"])}
     codes = {s["metric"]["xid"] for s in running.series(by_title["Xid errors"]["targets"][0]["expr"], 90, 2)}
     assert "79" in codes
+
+
+@pytest.mark.needs("chromium")
+def test_previews_are_drawn_without_an_empty_panel(running: Stage, tmp_path: Path) -> None:
+    """The preview draws every board from live data; no panel but those of Tempo stays empty, and a picture is made."""
+    end = round(time.time())
+    times = [end - 60.0 + 2 * i for i in range(31)]
+
+    def ask(expression: str, instant: bool) -> list[dict[str, Any]]:
+        return running.instant(expression) if instant else running.series(expression, 60, 2)
+
+    for board in all_boards().values():
+        words = texts(svg(board, ask, times, "preview")[0])
+        for panel in panels(board):
+            assert panel["title"] in [w.replace("&amp;", "&") for w in words]
+            unsaid = panel["fieldConfig"]["defaults"].get("noValue")
+            assert unsaid not in words or unsaid == "None", (board["uid"], panel["title"], unsaid)
+    picture(all_boards()["llmobs-health"], ask, times, tmp_path / "health.png", "preview")
+    assert (tmp_path / "health.png").read_bytes().startswith(b"\x89PNG")

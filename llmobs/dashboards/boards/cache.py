@@ -217,23 +217,23 @@ def _blocks(c: Context) -> tuple[Panel, ...]:
         graph(
             "Evictions per second, sampled", "Blocks evicted; vLLM samples one block in a hundred.",
             "many evictions of blocks that were idle for a short time: the cache is too small for the shared prefixes.",
-            q(c.q.per_second("vllm_kv_block_idle_before_evict_seconds_count"), "evictions"), unit="ops", width=8,
+            q(c.q.per_second("vllm_kv_block_idle_before_evict_seconds_count"), "evictions"), unit="ops", width=6,
         ),
         heatmap(
             "Idle time before eviction", "Time from last use to eviction of a sampled block.",
             "seconds: blocks are thrown away before they can be used again.",
             Query(text=c.q.buckets("vllm_kv_block_idle_before_evict_seconds"), legend="{{le}}", buckets=True),
-            unit="s", width=8,
+            unit="s", width=6,
         ),
         heatmap(
             "Time between two uses", "Time between two uses of a sampled block.",
             "if it is longer than the idle time before eviction, more memory would raise the hit rate.",
-            Query(text=c.q.buckets("vllm_kv_block_reuse_gap_seconds"), legend="{{le}}", buckets=True), unit="s", width=8,
+            Query(text=c.q.buckets("vllm_kv_block_reuse_gap_seconds"), legend="{{le}}", buckets=True), unit="s", width=6,
         ),
         heatmap(
             "Lifetime of a block", "Time from allocation to eviction of a sampled block.",
             "shorter than a conversation: follow-up questions start cold.",
-            Query(text=c.q.buckets("vllm_kv_block_lifetime_seconds"), legend="{{le}}", buckets=True), unit="s", width=8,
+            Query(text=c.q.buckets("vllm_kv_block_lifetime_seconds"), legend="{{le}}", buckets=True), unit="s", width=6,
         ),
     )  # fmt: skip
 
@@ -261,12 +261,12 @@ def _transfer(c: Context) -> tuple[Panel, ...]:
         graph(
             "Offload time", "Seconds spent moving blocks, per second.",
             "close to 1: the copy engine is the bottleneck.",
-            q(c.q.per_second("vllm_kv_offload_seconds_total", by=("direction",)), "{{direction}}"), unit="short", width=8,
+            q(c.q.per_second("vllm_kv_offload_seconds_total", by=("direction",)), "{{direction}}"), unit="short", width=12,
             colors={"load": BLUE, "store": PURPLE},
         ),
         graph(
             "Cached tokens by tier", "Prompt tokens per second by the tier that supplied them.",
             "device is fastest; a growing share of disk or p2p costs TTFT.",
-            q(c.q.per_second("vllm_cached_tokens_by_tier_total", by=("tier",)), "{{tier}}"), stacked=True, width=8,
+            q(c.q.per_second("vllm_cached_tokens_by_tier_total", by=("tier",)), "{{tier}}"), stacked=True, width=12,
         ),
     )  # fmt: skip

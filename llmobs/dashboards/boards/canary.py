@@ -22,6 +22,7 @@ from llmobs.dashboards.panels import (
     q,
     stat,
 )
+from llmobs.dashboards.promql import RANGE
 
 STABLE, CANARY = '$split="$stable"', '$split="$candidate"'
 _COLORS = {"stable": BLUE, "candidate": ORANGE}
@@ -76,10 +77,8 @@ def _failed_share(c: Context, which: str) -> str:
 
 def _tokens_each(c: Context, which: str) -> str:
     """Generated tokens per second and running request, so that two versions with different shares of traffic compare."""
-    return (
-        f"{c.q.per_second('vllm_decode_tokens_total', which)}"
-        f" / ({c.q.gauge('sum', 'vllm_num_running_requests', which)} > 0)"
-    )
+    running = f"sum (avg_over_time({c.q.select('vllm_num_running_requests', which)}[{RANGE}]))"
+    return f"{c.q.per_second('vllm_decode_tokens_total', which)} / ({running} > 0)"
 
 
 def _relative(candidate: str, stable: str) -> str:
@@ -96,32 +95,32 @@ def _difference(c: Context) -> tuple[Panel, ...]:
 
     return (
         stat(
-            "TTFT p95, difference", "p95 time to first token of the candidate against stable; positive is slower.",
+            "TTFT p95, Δ", "p95 time to first token of the candidate against stable; positive is slower.",
             "red: roll back.", q(quantile("vllm_time_to_first_token_seconds")), lines=slower, **common,
         ),
         stat(
-            "End-to-end p95, difference", "p95 request latency of the candidate against stable.",
+            "End to end p95, Δ", "p95 request latency of the candidate against stable.",
             "red: roll back, after a look at the output lengths.", q(quantile("vllm_e2e_request_latency_seconds")), lines=slower, **common,
         ),
         stat(
-            "Inter-token p95, difference", "p95 gap between outputs of the candidate against stable.",
+            "Inter-token p95, Δ", "p95 gap between outputs of the candidate against stable.",
             "red: roll back.", q(quantile("vllm_inter_token_latency_seconds")), lines=slower, **common,
         ),
         stat(
-            "Tokens/s per request, difference", "Generated tokens per second and running request, candidate against stable; "
+            "Tokens/s each, Δ", "Generated tokens per second and running request, candidate against stable; "
             "negative is slower.",
             "red: roll back.",
             q(_relative(_tokens_each(c, CANARY), _tokens_each(c, STABLE))), base=RED,
             lines=(Line(at=-worse.tokens, color=ORANGE), Line(at=0, color=GREEN)), **common,
         ),
         stat(
-            "Failed share, difference", "Share of failed requests, candidate less stable, in points.",
+            "Failed share, Δ", "Share of failed requests, candidate less stable, in points.",
             "red: roll back.",
             q(f"({_failed_share(c, CANARY)}) - ({_failed_share(c, STABLE)})"),
             lines=(Line(at=worse.failures / 2, color=ORANGE), Line(at=worse.failures)), **common,
         ),
         stat(
-            "Hit rate, difference", "Prefix cache hit rate, candidate less stable, in points.",
+            "Hit rate, Δ", "Prefix cache hit rate, candidate less stable, in points.",
             "a new replica starts cold: judge after its cache is warm.",
             q(f"({c.hit_rate(CANARY)}) - ({c.hit_rate(STABLE)})"), base=ORANGE, lines=(Line(at=-0.05, color=GREEN),),
             **{**common, "no_value": "No lookups"},
@@ -130,7 +129,7 @@ def _difference(c: Context) -> tuple[Panel, ...]:
             "Out of memory, candidate", "Out-of-memory events of the candidate in the time range shown.",
             "any: roll back.",
             now(c.q.during_range("vllm_oom_total", CANARY)), lines=(Line(at=0.5),),
-            **{**common, "unit": "none", "decimals": 0, "no_value": "Not known"},
+            **{**common, "unit": "none", "decimals": 0, "no_value": "Not known", "width": 6},
         ),
     )  # fmt: skip
 

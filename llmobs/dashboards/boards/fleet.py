@@ -126,7 +126,10 @@ def _only(c: Context, variable: str) -> str:
 
 
 def _replicas(c: Context) -> tuple[Panel, ...]:
-    info = f"max by ({', '.join(REPLICA)}, version) ({c.q.select('vllm_info')})"
+    # The version joins the row by its labels: tables are merged on the labels that their queries share.
+    row = c.q.gauge("max", "vllm_num_running_requests", by=_ROW)
+    version = f"max by ({', '.join(REPLICA)}, version) ({c.q.select('vllm_info')})"
+    info = f"0 * {row} + on ({', '.join(REPLICA)}) group_left (version) {version}"
     # The GPU columns belong to the sidecar's host, found by its instance; a row without GPUs stays empty there.
     busy = f"avg by (instance) ({c.q.gpu('nvidia_gpu_utilization_ratio', by=('instance',))})"
     columns = (

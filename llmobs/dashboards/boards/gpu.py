@@ -217,7 +217,7 @@ def _power(c: Context) -> tuple[Panel, ...]:
                 f" - {g('nvidia_gpu_temperature_celsius')})",
                 GPU_LEGEND,
             ),
-            unit="celsius", minimum=None, width=8,
+            unit="celsius", minimum=None, width=6,
         ),
         graph(
             "SM clock, share of its maximum", "Current ÷ highest SM clock: the 10 slowest.",
@@ -228,18 +228,18 @@ def _power(c: Context) -> tuple[Panel, ...]:
                 f" / ({g('nvidia_gpu_clock_max_hertz', 'clock=' + chr(34) + 'sm' + chr(34))} > 0))",
                 GPU_LEGEND,
             ),
-            unit="percentunit", maximum=1, width=8,
+            unit="percentunit", maximum=1, width=6,
         ),
         graph(
             "Clock-event reasons", "GPUs held by each reason.",
             "hw_thermal, hw_power_brake and hw_slowdown cost latency; idle and sw_power_cap are everyday.",
             q(f"sum by (reason) ({g('nvidia_gpu_clock_event_active', by=('reason',))})", "{{reason}}"), unit="none",
-            stacked=True, width=8,
+            stacked=True, width=6,
             colors={"hw_thermal": RED, "hw_power_brake": "dark-red", "hw_slowdown": ORANGE, "idle": "#8e8e8e"},
         ),
         graph(
             "Fan", "Fan speed: the 10 fastest.", "full speed and hot: a blocked airflow.",
-            q(_top(g("nvidia_gpu_fan_ratio")), GPU_LEGEND), unit="percentunit", maximum=1, width=8,
+            q(_top(g("nvidia_gpu_fan_ratio")), GPU_LEGEND), unit="percentunit", maximum=1, width=6,
             no_value="No fans (server GPU)",
         ),
     )  # fmt: skip

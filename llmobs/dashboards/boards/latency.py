@@ -108,17 +108,17 @@ def _goodput(c: Context) -> tuple[Panel, ...]:
     return (
         stat(
             "TTFT met", "Share of requests whose first token came within the chosen objective.",
-            "below target: look at queue and prefill.", q(ttft), lines=lines, width=4, **common,
+            "below target: look at queue and prefill.", q(ttft), lines=lines, width=4, height=8, **common,
         ),
         stat(
             "TPOT met", "Share of requests whose mean time per output token was within the chosen objective.",
-            "below target: decode is slow; look at batch size and GPU.", q(tpot), lines=lines, width=4, **common,
+            "below target: decode is slow; look at batch size and GPU.", q(tpot), lines=lines, width=4, height=8, **common,
         ),
         stat(
             "Goodput", "Requests per second that met both objectives, at most: the smaller of the two shares. "
             "Histograms cannot tell which request met both; it is at least the sum of the shares less one.",
             "this, not requests per second, is the capacity that counts.",
-            q(f"{c.requests()} * (({ttft} < {tpot}) or {tpot})"), unit="reqps", width=4, no_value="No traffic",
+            q(f"{c.requests()} * (({ttft} < {tpot}) or {tpot})"), unit="reqps", width=4, height=8, no_value="No traffic",
             base="blue",
         ),
         graph(

@@ -108,13 +108,14 @@ def _budget(c: Context) -> tuple[Panel, ...]:
             lines=c.limits.lines("VllmErrorBudgetExhausted"), no_value="No recording rules",
         ),
         graph(
-            "Budget gone in", "Time until the budget is used up at the burn rate of the last hour: the 10 shortest.",
+            "Budget gone in", "Time until the budget is used up at the burn rate of the last hour, if within 90 days: the 10 shortest.",
             "days: find the cause this week. hours: now.",
             q(
-                f"bottomk(10, clamp_min({left}, 0) * {_PERIOD_SECONDS} / ({_burn_rate(c, '1h')} > 0))",
+                f"bottomk(10, clamp_min({left}, 0) * {_PERIOD_SECONDS} / ({_burn_rate(c, '1h')} > 0)"
+                f" < {3 * _PERIOD_SECONDS})",
                 _LEGEND,
             ),
-            unit="dtdurations", width=8, no_value="Nothing burns",
+            unit="dtdurations", width=8, no_value="Not within 90 days",
         ),
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ from llmobs.dashboards.panels import (
     RED,
     YELLOW,
     Board,
+    Column,
     Line,
     Panel,
     Query,
@@ -45,6 +46,13 @@ def board(c: Context) -> Board:
     )
 
 
+def _by_position(c: Context, *, exemplars: bool = False) -> tuple[Query, ...]:
+    """p95 of each range of positions, one query each, so that they stand in the order of the positions."""
+    return tuple(
+        q(c.q.quantile(0.95, STEP, f'token_bucket="{p}"'), f"token {p}", exemplars=exemplars) for p in TOKEN_BUCKETS
+    )
+
+
 def _position(c: Context) -> tuple[Panel, ...]:
     within = c.q.during_range(f"{STEP}_bucket", 'le!="+Inf"', by=("le", "token_bucket"))
     whole = c.q.during_range(f"{STEP}_count", by=("token_bucket",))
@@ -57,7 +65,7 @@ def _position(c: Context) -> tuple[Panel, ...]:
             "it needs no traces.",
             "darker with the position: attention over a long context. Dark at the first tokens: the step after prefill. "
             "A dark column: everything was slow then.",
-            q(c.q.quantile(0.95, STEP, by=("token_bucket",)), "token {{token_bucket}}"),
+            *_by_position(c),
             unit="s", rows_named=True, scheme="Spectral", height=9,
         ),
         table(
@@ -66,12 +74,13 @@ def _position(c: Context) -> tuple[Panel, ...]:
             "time range shown.",
             "the first row that is green tells how fast that position is; a column that stays red has a slow tail.",
             Query(
-                text=f"{within} / on (token_bucket) group_left () ({whole} > 0)",
+                text=f"{within} / on (token_bucket) group_left () ({whole} > 0) > 0",
                 instant=True,
                 table=True,
             ),
             unit="percentunit", width=12, height=9, maximum=1, base=RED,
             lines=(Line(at=0.5, color=ORANGE), Line(at=0.9, color=YELLOW), Line(at=0.99, color=GREEN)),
+            columns=(Column(source=corner, title="≤ seconds", unit="s", plain=True),),
             transformations=(
                 {
                     "id": "groupingToMatrix",
@@ -99,7 +108,7 @@ def _steps(c: Context) -> tuple[Panel, ...]:
         graph(
             "Decode step by token position: p95", "p95 time of a decode step for each range of positions.",
             "lines that fan out: latency grows with the context.",
-            q(c.q.quantile(0.95, STEP, by=("token_bucket",)), "token {{token_bucket}}", exemplars=True),
+            *_by_position(c, exemplars=True),
             unit="s", width=8, no_value="No traffic",
         ),
         bars(
