@@ -18,6 +18,9 @@ _NONE: Mapping[str, float] = MappingProxyType({})
 #: Two pieces of evidence of one kind closer than this, in seconds, are about one event, unless both name their event.
 SAME_EVENT_SECONDS = 60.0
 
+#: A journal's loss this long before a good reading, in seconds, can still be the death that the next reading finds.
+_FROZEN_SECONDS = 10.0
+
 
 def clients_gone(engine: EngineStats) -> float | None:
     """``first tokens − finished − running − waiting``, never below 0: clients that disconnected, at least.
@@ -44,7 +47,8 @@ class Failures:
     `gone` is the largest `clients_gone` of this run per engine; `gone_before` that of earlier runs. `lost` is per
     engine and reason. `pending` are in-flight sequences of a dead engine whose reason is decided one cycle later, when
     the evidence has come in. `assumed` were booked so at `assumed_at` (Unix time): a journal that tells of them later
-    does not count them again. `last_oom` is when and as what the last event of each kind began.
+    does not count them again. `told_at` is when the journal's last loss happened. `last_oom` is when and as what the
+    last event of each kind began.
     """
 
     gone: Mapping[EngineKey, float] = field(default_factory=lambda: MappingProxyType({}))
@@ -53,6 +57,7 @@ class Failures:
     pending: Mapping[EngineKey, float] = field(default_factory=lambda: MappingProxyType({}))
     assumed: float = 0.0
     assumed_at: float = 0.0
+    told_at: float = 0.0
     ooms: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     oom_evidence: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     can_tell: frozenset[str] = frozenset()
@@ -82,7 +87,12 @@ def restart(failures: Failures) -> Failures:
 
 
 def engine_died(failures: Failures, last: EngineSnapshot) -> Failures:
-    """Return the state after the engine was found dead: what was in flight in its last good snapshot is lost."""
+    """Return the state after the engine was found dead: what was in flight in its last good snapshot is lost.
+
+    Unless the journal has already told of this death: it is exact.
+    """
+    if failures.told_at > last.wall_time - _FROZEN_SECONDS:
+        return failures
     pending = dict(failures.pending)
     for engine in last.engines:
         key = (engine.model_name, engine.engine)
@@ -184,7 +194,7 @@ def _with_loss(state: Failures, loss: LostRequests, last: EngineSnapshot | None)
     keys = [(e.model_name, e.engine) for e in last.engines] if last is not None else []
     key = (loss.model_name or (keys[0][0] if keys else ""), loss.engine or (keys[0][1] if keys else "0"))
     # The journal is exact; what was only inferred about this death is dropped.
-    state = replace(state, pending=MappingProxyType({}))
+    state = replace(state, pending=MappingProxyType({}), told_at=max(state.told_at, loss.time))
     count = float(loss.count)
     if last is not None and last.source == "stats" and last.instance == loss.instance:
         known = sum(e.failed.get(loss.reason, 0.0) for e in last.engines)
