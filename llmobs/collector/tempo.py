@@ -96,8 +96,8 @@ def _overrides() -> Value:
         },
         "metrics_generator": {
             "processors": Noted(
-                "They see only what sampling kept: right for service graphs and exemplars, too low for rates. Rates are\n"
-                "the Collector's span metrics, which are made before sampling.",
+                "They see only what sampling kept: right for service graphs and exemplars, too low for rates. Those\n"
+                "are the Collector's span metrics, which are made before sampling.",
                 ["span-metrics", "service-graphs"],
             ),
             "trace_id_label_name": Noted("Tempo's own name is traceID; Grafana is told both.", "trace_id"),

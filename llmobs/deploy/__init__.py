@@ -20,7 +20,7 @@ def files(options: Options) -> Files:
     platform = dict(options.extra).get("for")
     made: dict[str, str] = {}
     if platform in (None, "compose"):
-        made[compose.PATH] = compose.text(settings)
+        made[compose.PATH] = compose.text(settings, build=platform is None)
     if platform in (None, "k8s"):
         rules = generate("alerts", Options(config=options.config, format="prometheusrule"))
         made |= kubernetes.files(settings, rules["alerts/prometheusrule.yaml"])

@@ -29,22 +29,23 @@ compose.override.yaml of your own.
 """
 
 
-def text(settings: Settings) -> str:
-    """Return the compose file."""
-    return render(document(settings), _HEADER)
+def text(settings: Settings, *, build: bool = True) -> str:
+    """Return the compose file. `build`: it lies in a checkout, from which the llmobs image can be built."""
+    return render(document(settings, build=build), _HEADER)
 
 
-def document(settings: Settings) -> dict[str, Value]:
+def document(settings: Settings, *, build: bool = True) -> dict[str, Value]:
     """Return the project. Services without a profile run with every profile."""
+    own = _image(settings, build=build)
     return {
         "name": "llmobs",
         "services": {
-            "plugin": _plugin(settings),
+            "plugin": _plugin(own),
             "vllm": _engine(settings, gpu=True),
             "vllm-cpu": _engine(settings, gpu=False),
-            "llmobs": _sidecar(settings),
-            "llmobs-cpu": _sidecar(settings, gpu=False),
-            "simulator": _simulator(settings),
+            "llmobs": _sidecar(settings, own),
+            "llmobs-cpu": _sidecar(settings, own, gpu=False),
+            "simulator": _simulator(own),
             "collector": _collector(),
             "tempo": _tempo(),
             "loki": _loki(),
@@ -71,10 +72,9 @@ def _hardened() -> dict[str, Value]:
     }
 
 
-def _plugin(settings: Settings) -> Value:
+def _plugin(own: dict[str, Value]) -> Value:
     return {
-        "image": f"${{LLMOBS_IMAGE:-{settings.image}}}",
-        "build": Noted("Built from the checkout when there is no such image.", _build()),
+        **own,
         "profiles": ["gpu", "cpu"],
         "command": Noted("Copies the plugin for vLLM, and ends; vLLM's image stays as it is.",
                          ["plugin", f"--to={PLUGIN_DIR}"]),
@@ -117,12 +117,11 @@ def _gpus(capabilities: list[str]) -> Value:
     return {"resources": {"reservations": {"devices": [device]}}}
 
 
-def _sidecar(settings: Settings, *, gpu: bool = True) -> Value:
+def _sidecar(settings: Settings, own: dict[str, Value], *, gpu: bool = True) -> Value:
     command: list[Value] = ["run", *(f"--target={target}" for target in settings.target("http://engine:8000"))]
     command += [f"--state-dir={STATE_DIR}", *(f"--label={k}={v}" for k, v in settings.labels.items())]
     out: dict[str, Value] = {
-        "image": f"${{LLMOBS_IMAGE:-{settings.image}}}",
-        "build": _build(),
+        **own,
         "profiles": ["gpu" if gpu else "cpu"],
         "command": command if gpu else [*command, "--no-collector.gpu"],
         "ports": [_port(PORT)],
@@ -135,14 +134,17 @@ def _sidecar(settings: Settings, *, gpu: bool = True) -> Value:
     return out
 
 
-def _build() -> Value:
-    return {"context": _ROOT, "dockerfile": "deploy/container/Containerfile"}
+def _image(settings: Settings, *, build: bool) -> dict[str, Value]:
+    image: dict[str, Value] = {"image": f"${{LLMOBS_IMAGE:-{settings.image}}}"}
+    if build:
+        context: Value = {"context": _ROOT, "dockerfile": "deploy/container/Containerfile"}
+        image["build"] = Noted("Built from the checkout when there is no such image.", context)
+    return image
 
 
-def _simulator(settings: Settings) -> Value:
+def _simulator(own: dict[str, Value]) -> Value:
     return {
-        "image": f"${{LLMOBS_IMAGE:-{settings.image}}}",
-        "build": _build(),
+        **own,
         "profiles": ["simulator"],
         "command": ["run", "--demo"],
         "ports": [_port(PORT)],

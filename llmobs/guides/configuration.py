@@ -77,6 +77,8 @@ With `otlp.enabled` (or `--otlp`) the daemon also pushes. Where to is said by Op
 | `OTEL_EXPORTER_OTLP_TIMEOUT` | seconds after which one push is given up; default 10 |
 | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | resource attributes; the service is `llmobs` by default |
 
+Metrics keep the names, labels and exemplars of the contract. Three are sent also under the names of the GenAI
+conventions: `gen_ai.server.request.duration`, `gen_ai.server.time_to_first_token`, `gen_ai.server.time_per_output_token`.
 `llmobs_otlp_pushes_total` counts what became of the pushes.
 """  # noqa: E501 (one table row a line)
 

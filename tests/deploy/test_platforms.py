@@ -121,6 +121,8 @@ def test_compose_is_rendered_with_everything_it_mounts(tmp_path: Path) -> None:
     text = (tmp_path / "deploy/compose/compose.yaml").read_text()
     services = yaml.safe_load(text)["services"]
     assert "--label=team=a" in services["llmobs"]["command"]
+    # There is no checkout to build from.
+    assert not any("build" in service for service in services.values())
     for service in services.values():
         for volume in service.get("volumes", []):
             if volume.startswith(".."):
