@@ -234,8 +234,8 @@ def _sorted(*labels: dict[str, str]) -> tuple[dict[str, str], ...]:
 
 
 def budget_exhausted(k: Knobs) -> Iterator[Case]:
-    yield k.case("twice the budget was spent", _bad_share(k, "availability", 0.01 * (1 - min(k.t, 0.9)), 10, 600), 7200, k.fires(slo="availability"), interval=300)
-    yield k.case("a little was spent", _bad_share(k, "availability", 0.0005, 10, 600), 7200, interval=300)
+    yield k.case("twice the budget was spent", _bad_share(k, "availability", 0.01 * (1 - min(k.t, 0.9)), 10, 600), 7200, k.fires(slo="availability"), interval=60)
+    yield k.case("a little was spent", _bad_share(k, "availability", 0.0005, 10, 600), 7200, interval=60)
 
 
 def boundary_missing(k: Knobs) -> Iterator[Case]:

@@ -9,9 +9,11 @@ _SYMPTOMS = (*OUTAGE, *FULL)
 
 
 def _share(reason: str) -> str:
+    matcher = f'reason=~"{reason}"' if "|" in reason else f'reason="{reason}"'
+    failed = f"sum by ($model) (model_reason:vllm_request_failed:rate5m{{{matcher}}})"
     return (
-        f'sum by ($model) (model_reason:vllm_request_failed:rate5m{{reason=~"{reason}"}}) / (model:vllm_requests_ended:rate5m > 0) > $threshold\n'
-        f'and on ($model) 300 * sum by ($model) (model_reason:vllm_request_failed:rate5m{{reason=~"{reason}"}}) >= $min_failures'
+        f"{failed} / (model:vllm_requests_ended:rate5m > 0) > $threshold\n"
+        f"and on ($model) 300 * {failed} >= $min_failures"
     )
 
 

@@ -49,8 +49,9 @@ _UP = "max by ($host, uuid)"
 
 
 def _xid(tier: str) -> str:
-    codes = "|".join(XID_TIERS[tier])
-    seen = f'max by ($host, uuid, xid) (nvidia_gpu_xid_last_seen_timestamp_seconds{{xid=~"{codes}"}})'
+    codes = XID_TIERS[tier]
+    matcher = f'xid=~"{"|".join(codes)}"' if len(codes) > 1 else f'xid="{codes[0]}"'
+    seen = f"max by ($host, uuid, xid) (nvidia_gpu_xid_last_seen_timestamp_seconds{{{matcher}}})"
     return of_gpu(f"time() - {seen}") + " < $threshold"
 
 

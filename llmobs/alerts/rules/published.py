@@ -16,7 +16,7 @@ PUBLISHED = (
         name="VllmOutOfMemory", group="published", scope=TARGET, severity="critical", for_="10s",
         question="Did anything run out of memory?",
         expr=of_target(
-            "sum by ($joined) (increase(vllm_oom_total[10m]) or\n"
+            "sum by ($joined) (increase(vllm_oom_total[10m]) > 0 or\n"
             "(vllm_oom_total unless vllm_oom_total offset 10m) and on ($host) time() - process_start_time_seconds > $watched)"
         ) + " > 0\nor\nsum by ($target) (increase(vllm_request_failed_total{reason=\"oom\"}[10m])) > 0",
         params={"watched": Knob(value=600, unit="seconds", scales=True,
