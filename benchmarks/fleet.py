@@ -161,9 +161,8 @@ def _remote_write(url: str, folder: Path) -> float:
     assert total is not None
     samples = float(total.group(1))
     per_sample = _Counting.received["bytes"] / samples
-    print(
-        f"remote write: {samples:.0f} samples in {_Counting.received['bytes'] / 1000:.0f} kB: {per_sample:.2f} bytes each"
-    )
+    sent = _Counting.received["bytes"] / 1000
+    print(f"remote write: {samples:.0f} samples in {sent:.0f} kB: {per_sample:.2f} bytes each")
     return per_sample
 
 

@@ -30,7 +30,7 @@ def main(environment: Path, root: Path) -> None:
     root.mkdir(parents=True)
     for link in ("bin", "lib", "lib64", "sbin"):  # as in the base: /lib -> usr/lib
         if Path("/", link).is_symlink():
-            (root / link).symlink_to(os.readlink(f"/{link}"))
+            (root / link).symlink_to(Path("/", link).readlink())
     python = Path(sys.executable).resolve()
     taken = [copy(python, root)]
     name = Path(f"{python.parent}/python3")
@@ -61,8 +61,8 @@ def copy(path: Path, root: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink():
         if not target.is_symlink():
-            target.symlink_to(os.readlink(path))
-        return copy(real_parent / os.readlink(path), root)
+            target.symlink_to(path.readlink())
+        return copy(real_parent / path.readlink(), root)
     if not target.exists():
         shutil.copy2(path, target)
     return real_parent / path.name
