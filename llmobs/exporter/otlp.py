@@ -9,11 +9,12 @@ push and nothing else. A push that failed is not repeated, because the next one 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from llmobs import log
@@ -55,7 +56,6 @@ class Pusher:
         self.pushes = {"success": 0, "failure": 0}
         self._exporter = made or exporter()
         self._start_ns = time.time_ns()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="otlp")
         self._log = log.get()
         # The SDK logs every retry, with the endpoint in it; one rate-limited line of ours says the same.
         logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
@@ -81,18 +81,29 @@ class Pusher:
 
     async def run(self, collect: Callable[[], Sequence[Group]], interval: float) -> None:
         """Push what `collect` returns, every `interval` seconds, until cancelled."""
-        loop = asyncio.get_running_loop()
         try:
             while True:
                 started = time.monotonic()
-                await loop.run_in_executor(self._thread, self.push, collect())
+                await self._push_in_thread(collect())
                 await asyncio.sleep(max(0.0, interval - (time.monotonic() - started)))
         finally:
             self.close()
 
+    async def _push_in_thread(self, groups: Sequence[Group]) -> None:
+        """Push in a daemon thread: one of a pool would be waited for when the process ends, however long it hangs."""
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+
+        def work() -> None:
+            self.push(groups)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the daemon has ended meanwhile
+                loop.call_soon_threadsafe(done.set)
+
+        threading.Thread(target=work, name="otlp", daemon=True).start()
+        await done.wait()
+
     def close(self) -> None:
         """End: a push under way is abandoned, nothing is waited for."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
         try:
             self._exporter.shutdown(timeout_millis=100)
         except Exception as error:  # noqa: BLE001 (the process is ending)

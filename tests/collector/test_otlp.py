@@ -220,11 +220,11 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _daemon(port: int, address: str) -> subprocess.Popen[str]:
+def _daemon(port: int, address: str, protocol: str = "grpc") -> subprocess.Popen[str]:
     code = "import sys; from llmobs.cli import main; sys.exit(main(sys.argv[1:]))"
     arguments = ["run", "--target=http://127.0.0.1:1", f"--listen=127.0.0.1:{port}", "--otlp", "--no-collector.gpu",
                  "--set=otlp.interval_seconds=0.5"]  # fmt: skip
-    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "PATH": ""}
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol, "PATH": ""}
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True,
@@ -253,14 +253,15 @@ def test_the_daemon_pushes_cycle_after_cycle() -> None:
         stop()
 
 
-def test_a_collector_that_hangs_delays_nothing() -> None:
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_a_collector_that_hangs_delays_nothing(protocol: str) -> None:
     """While the Collector does not answer, the daemon serves, and it still ends within two seconds."""
     import urllib.request
 
     service = _Receiver(hang=True)
-    address, stop = _serve_grpc(service)
+    address, stop = (_serve_grpc if protocol == "grpc" else _serve_http)(service)
     port = _free_port()
-    daemon = _daemon(port, address)
+    daemon = _daemon(port, address, protocol)
     try:
 
         def ready() -> bool:
