@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmobs.collector import parts
+from llmobs.collector import exits, parts
 from llmobs.collector.checks import REDACTION, check
 from llmobs.collector.model import Collector, Component, Pipeline
 from llmobs.collector.settings import Settings
@@ -13,7 +13,8 @@ _STATE = "${env:LLMOBS_COLLECTOR_STATE:-/var/lib/otelcol}/queue"
 def agent(settings: Settings) -> Collector:
     """Beside vLLM: takes spans and logs from the pod, scrapes the sidecar, hands everything to the gateway."""
     first = ("memory_limiter", "resource_detection")
-    clean = (*first, *_redaction(settings))
+    last = _last(settings)
+    clean = (*first, *_redaction(settings), *last)
     gateway = ("otlp_grpc/gateway",)
     metrics = ("otlp", "prometheus") if settings.scrape else ("otlp",)
     return check(
@@ -29,11 +30,12 @@ def agent(settings: Settings) -> Collector:
                 parts.memory_limiter(),
                 parts.resource_detection(),
                 *_redactor(settings),
-                parts.gateway_exporter(),
+                exits.gateway_exporter(settings),
+                *_batcher(settings),
             ),
             pipelines=(
                 Pipeline(signal="traces", receivers=("otlp",), processors=clean, exporters=gateway),
-                Pipeline(signal="metrics", receivers=metrics, processors=first, exporters=gateway),
+                Pipeline(signal="metrics", receivers=metrics, processors=(*first, *last), exporters=gateway),
                 Pipeline(signal="logs", receivers=("otlp", "file_log"), processors=clean, exporters=gateway),
             ),
         )
@@ -75,7 +77,8 @@ def load_balancer(settings: Settings) -> Collector:
     """In front of more than one gateway: sends all spans of a trace to the same one."""
     # Attributes that need the sender's address are added here: the gateways see only this balancer.
     context = ("memory_limiter", *(("k8s_attributes",) if settings.kubernetes else ()))
-    clean = (*context, *_redaction(settings))
+    last = _last(settings)
+    clean = (*context, *_redaction(settings), *last)
     return check(
         Collector(
             title="load balancer",
@@ -87,8 +90,9 @@ def load_balancer(settings: Settings) -> Collector:
                 parts.memory_limiter(),
                 *((parts.k8s_attributes(),) if settings.kubernetes else ()),
                 *_redactor(settings),
-                parts.load_balancing(settings),
-                parts.remote_write(),
+                exits.load_balancing(settings),
+                *_batcher(settings),
+                exits.remote_write(),
             ),
             pipelines=(
                 Pipeline(signal="traces", receivers=("otlp",), processors=clean, exporters=("load_balancing",)),
@@ -96,7 +100,7 @@ def load_balancer(settings: Settings) -> Collector:
                 Pipeline(
                     signal="metrics",
                     receivers=("otlp",),
-                    processors=context,
+                    processors=(*context, *last),
                     exporters=("prometheus_remote_write",),
                     note="Metrics have no trace to keep together and need no gateway.",
                 ),
@@ -107,6 +111,15 @@ def load_balancer(settings: Settings) -> Collector:
 
 def _extensions() -> tuple[Component, ...]:
     return (parts.health_check(), parts.storage(_STATE))
+
+
+def _last(settings: Settings) -> tuple[str, ...]:
+    """Return what stands last before exporters: nothing where their queues batch."""
+    return () if settings.queue_batches else ("batch",)
+
+
+def _batcher(settings: Settings) -> tuple[Component, ...]:
+    return () if settings.queue_batches else (exits.batch(),)
 
 
 def _redaction(settings: Settings) -> tuple[str, ...]:
@@ -125,15 +138,17 @@ def _backend_components(settings: Settings, kubernetes: bool) -> tuple[Component
         parts.tail_sampling(settings),
         parts.span_metrics(),
         Component("connector", "forward/sampling", note="Carries the clean spans from the way in to the sampling."),
-        parts.tempo(),
-        parts.remote_write(),
-        parts.loki(),
+        exits.tempo(settings),
+        exits.remote_write(),
+        exits.loki(settings),
+        *_batcher(settings),
     )
 
 
 def _backend_pipelines(settings: Settings, kubernetes: bool, logs: tuple[str, ...]) -> tuple[Pipeline, ...]:
     context = ("memory_limiter", "k8s_attributes" if kubernetes else "resource_detection")
     clean = (*context, *_redaction(settings))
+    last = _last(settings)
     return (
         Pipeline(
             signal="traces",
@@ -147,14 +162,14 @@ def _backend_pipelines(settings: Settings, kubernetes: bool, logs: tuple[str, ..
             signal="traces",
             name="sampled",
             receivers=("forward/sampling",),
-            processors=("memory_limiter", "tail_sampling"),
+            processors=("memory_limiter", "tail_sampling", *last),
             exporters=("otlp_grpc/tempo",),
         ),
         Pipeline(
             signal="metrics",
             receivers=("otlp", "span_metrics"),
-            processors=("memory_limiter",),
+            processors=("memory_limiter", *last),
             exporters=("prometheus_remote_write",),
         ),
-        Pipeline(signal="logs", receivers=logs, processors=clean, exporters=("otlp_http/loki",)),
+        Pipeline(signal="logs", receivers=logs, processors=(*clean, *last), exporters=("otlp_http/loki",)),
     )

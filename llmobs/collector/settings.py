@@ -60,6 +60,11 @@ class Settings:
     metric_days: int = 30
 
     @property
+    def queue_batches(self) -> bool:
+        """Whether an exporter's queue can batch and count items; older Collectors need the batch processor."""
+        return self.release >= (0, 130)
+
+    @property
     def release(self) -> tuple[int, int]:
         """Major and minor of `version`."""
         major, minor = self.version.split(".")[:2]

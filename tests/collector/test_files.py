@@ -19,6 +19,7 @@ from llmobs.collector import collectors, files, prometheus
 from llmobs.collector.components import KINDS, type_name
 from llmobs.collector.parts import CONTENT_KEYS, CREDENTIAL_KEYS
 from llmobs.collector.settings import Settings, load
+from llmobs.collector.text import plain
 from llmobs.errors import ConfigError
 from llmobs.generate import Options, check
 
@@ -73,6 +74,19 @@ def test_component_names_fit_the_collector_version(version: str) -> None:
                 # "otlp" is today's receiver and the old name of an exporter.
                 wrong = new if version == "0.117.0" else old - {"otlp"} if section == "receivers" else old
                 assert kind not in wrong
+
+
+def test_an_older_collector_batches_in_a_processor() -> None:
+    """A queue that cannot batch gets no such setting; the batch processor stands last in what is exported instead."""
+    settings = Settings(version="0.117.0")
+    for collector in collectors(settings).values():
+        document = collector.document(settings.release)
+        for exporter in document["exporters"].values():
+            assert not {"sizer", "batch"} & set(plain(exporter).get("sending_queue", {}))
+        for name, pipeline in document["service"]["pipelines"].items():
+            processors = plain(pipeline)["processors"]
+            assert ("batch" in processors) == (name != "traces/in")
+            assert "batch" not in processors[:-1]
 
 
 def test_the_queue_storage_keeps_its_reference_in_every_version() -> None:
