@@ -55,6 +55,7 @@ class Daemon:
         self._pusher: otlp.Pusher | None = None
         self._reload_good = True
         self._reloaded_at = time.time()
+        self._reloading = asyncio.Lock()
         self._log = log.get()
 
     # What readers ask for
@@ -164,6 +165,10 @@ class Daemon:
 
     async def reload(self) -> str | None:
         """Load the configuration again; return why it cannot be used, in which case nothing changes."""
+        async with self._reloading:
+            return await self._reload()
+
+    async def _reload(self) -> str | None:
         try:
             settings = await asyncio.to_thread(self._load)
             found = await asyncio.to_thread(discovery.read_files, settings.discovery)
@@ -171,8 +176,9 @@ class Daemon:
             self._reload_good = False
             self._log.error("reload_failed", detail=str(error), once=True)
             return str(error)
-        if settings.web != self.settings.web:
-            self._log.warning("reload_needs_restart", settings="web", once=True)
+        for part in ("web", "log", "otlp"):
+            if getattr(settings, part) != getattr(self.settings, part):
+                self._log.warning("reload_needs_restart", settings=part, once=True)
         self.settings = settings
         self._found["file"] = found
         self.gpus.settings = settings.gpu
@@ -188,9 +194,12 @@ class Daemon:
     def _sync(self) -> None:
         """Make the watches fit the targets: start new ones, end those that are gone, leave the others alone."""
         wanted = {t.name: (how, t) for how, t in discovery.merge(self.settings.targets, self._found)}
+        changed: dict[str, TargetWatch] = {}
         for name, watch in list(self.watches.items()):
             if name not in wanted or wanted[name][1] != watch.target:
                 del self.watches[name]
+                if name in wanted and wanted[name][1].url == watch.target.url:
+                    changed[name] = watch
                 if (task := self._tasks.pop(f"target {name}", None)) is not None:
                     task.cancel()
             else:
@@ -198,7 +207,9 @@ class Daemon:
                 watch.found_by = wanted[name][0]
         for name, (how, target) in wanted.items():
             if name not in self.watches:
-                watch = TargetWatch(target, self.settings.derive, found_by=how, gpus=self.gpus.current)
+                watch = TargetWatch(
+                    target, self.settings.derive, found_by=how, gpus=self.gpus.current, before=changed.get(name)
+                )
                 self.watches[name] = watch
                 self._spawn(f"target {name}", watch.run(self._slots))
         self.watches = {name: self.watches[name] for name in wanted}

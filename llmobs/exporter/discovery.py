@@ -35,7 +35,10 @@ def read_files(settings: DiscoverySettings) -> list[TargetSettings]:
 
 def _read_file(path: Path) -> Iterable[TargetSettings]:
     try:
-        raw = path.read_bytes()[: _MAX_FILE_BYTES + 1]
+        with path.open("rb") as stream:
+            raw = stream.read(_MAX_FILE_BYTES + 1)
+        if len(raw) > _MAX_FILE_BYTES:
+            raise ConfigError(f"{path}: larger than {_MAX_FILE_BYTES} bytes; this is not a file_sd file")
         groups: Any = json.loads(raw) if path.suffix == ".json" else yaml.safe_load(raw)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
@@ -46,7 +49,10 @@ def _read_file(path: Path) -> Iterable[TargetSettings]:
     for i, group in enumerate(groups or []):
         if not isinstance(group, Mapping) or not isinstance(group.get("targets"), list):
             raise ConfigError(f"{path}: entry {i} has no list 'targets'")
-        labels = {str(k): str(v) for k, v in (group.get("labels") or {}).items()}
+        found = group.get("labels") or {}
+        if not isinstance(found, Mapping):
+            raise ConfigError(f"{path}: entry {i}: 'labels' is not a mapping of names to values")
+        labels = {str(k): str(v) for k, v in found.items() if v is not None}
         scheme = labels.pop("__scheme__", "http")
         labels = {k: v for k, v in labels.items() if not k.startswith("__")}
         for address in group["targets"]:
@@ -59,7 +65,7 @@ async def look_up(dns: DnsSettings) -> list[TargetSettings]:
     where = f"discovery.dns[{dns.name}]"
     try:
         pairs = await asyncio.wait_for(_srv(dns) if dns.type == "SRV" else _addresses(dns), _DNS_TIMEOUT)
-    except (OSError, TimeoutError, asyncio.TimeoutError) as error:
+    except (OSError, UnicodeError, TimeoutError, asyncio.TimeoutError) as error:
         raise ConfigError(f"{where}: {dns.type} look-up failed ({error or 'timed out'})") from None
     return [
         complete(TargetSettings(url=f"{dns.scheme}://{_bracketed(host)}:{port}", labels=dns.labels), where)

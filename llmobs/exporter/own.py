@@ -28,7 +28,9 @@ def process() -> Iterator[OwnSample]:
         yield "process_open_fds", (), float(len(os.listdir("/proc/self/fd")))  # noqa: PTH208 (twice as fast)
     except OSError:
         pass  # no /proc: absent
-    yield "process_max_fds", (), float(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit != resource.RLIM_INFINITY:
+        yield "process_max_fds", (), float(limit)
 
 
 def build() -> Iterator[OwnSample]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from urllib.parse import urlsplit
 
@@ -13,7 +16,7 @@ from llmobs import log
 from llmobs.config import Settings, TargetSettings, complete
 from llmobs.engine.http import HttpClient
 from llmobs.errors import TargetError
-from llmobs.exporter.daemon import Daemon
+from llmobs.exporter.daemon import PARALLEL_READS, Daemon
 from llmobs.exporter.gpus import GpuSource
 from llmobs.gpu import GpuReader
 
@@ -27,7 +30,27 @@ def run(settings: Settings, load: Callable[[], Settings], *, demo: bool, scenari
     With `demo`, a simulated engine is watched when no target is configured and nothing answers at `LOCAL`.
     """
     limit = log.configure(settings.log)
-    asyncio.run(_run(settings, load, limit, demo=demo, scenario=scenario))
+    asyncio.run(_run_to_the_end(settings, load, limit, demo=demo, scenario=scenario))
+
+
+async def _run_to_the_end(
+    settings: Settings, load: Callable[[], Settings], limit: log.RateLimit, *, demo: bool, scenario: str | None
+) -> None:
+    """Run, and end the process although a thread hangs in a name server, a file system or a driver."""
+    # Names are looked up and files read in these threads; a few that hang must leave others.
+    executor = ThreadPoolExecutor(max_workers=PARALLEL_READS, thread_name_prefix="llmobs-work")
+    asyncio.get_running_loop().set_default_executor(executor)
+    await _run(settings, load, limit, demo=demo, scenario=scenario)
+    executor.shutdown(wait=False, cancel_futures=True)
+    for _ in range(10):
+        if not any(t is not threading.main_thread() and not t.daemon for t in threading.enumerate()):
+            return
+        await asyncio.sleep(0.02)
+    # Python waits for its threads at exit, for ever if need be.
+    log.get().warning("threads_left_behind", once=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 async def _run(

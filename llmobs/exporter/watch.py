@@ -52,21 +52,24 @@ class TargetWatch:
         found_by: str = "static",
         gpus: Callable[[], GpuSnapshot | None] = lambda: None,
         resolver: aiohttp.abc.AbstractResolver | None = None,
+        before: TargetWatch | None = None,
     ) -> None:
+        """Watch `target`; `before` watched the same server with other settings, and what it knows is kept."""
         self.target = target
         self.found_by = found_by
         self.limits = limits(settings)
         self.cycles = CycleStats()
-        self.state: TargetState = begin(time.monotonic())
+        self.state: TargetState = before.state if before else begin(time.monotonic())
         self.page: Page = {}
         self.samples: list[Sample] = []
-        self.history: dict[EngineKey, History] = {}
+        self.history: dict[EngineKey, History] = before.history if before else {}
         self.finished_at: float | None = None
         self._max_label_values = settings.max_label_values
         self._gpus = gpus
         self._reader = TargetReader(target, resolver=resolver)
         wants_evidence = target.state_dir or target.log_file or target.cgroup
         self._evidence = EvidenceReader(target) if wants_evidence else None
+        self._evidence_task: asyncio.Task[Evidence] | None = None
         self._problems: dict[str, str] = {}
         self._renderer = Renderer(target.labels)
         self._log = log.get().bind(target=target.name)
@@ -94,7 +97,7 @@ class TargetWatch:
                         await self.cycle()
                     except Exception:  # noqa: BLE001
                         # One target's defect must not end the others; it is shown and the next cycle tries again.
-                        self.cycles.success = False
+                        self._go_blind()
                         self._log.exception("cycle_failed")
                 spent = loop.time() - started
                 interval = self.interval * random.uniform(0.98, 1.02)
@@ -119,6 +122,12 @@ class TargetWatch:
             self.cycles.last_success = reading.wall_time
         self._report(before, reading)
 
+    def _go_blind(self) -> None:
+        """Publish only that nothing is known; what the last good cycle found is too old already."""
+        self.cycles.success = False
+        self.samples = [Sample("vllm_up", (self.target.name,), 0.0)]
+        self.page = self._renderer.render(self.samples)
+
     async def close(self) -> None:
         """Close connections; for watches whose loop never ran."""
         await self._reader.close()
@@ -126,7 +135,15 @@ class TargetWatch:
     async def _read_evidence(self) -> Evidence:
         if self._evidence is None:
             return _NO_EVIDENCE
-        evidence = await asyncio.to_thread(self._evidence.read)
+        if self._evidence_task is None:
+            self._evidence_task = asyncio.ensure_future(asyncio.to_thread(self._evidence.read))
+        # A file system that hangs must not take the target along; its answer is taken when it comes.
+        await asyncio.wait({self._evidence_task}, timeout=self.target.timeout_seconds)
+        if not self._evidence_task.done():
+            self._log.warning("evidence_unreadable", problem="the file system does not answer")
+            return _NO_EVIDENCE
+        task, self._evidence_task = self._evidence_task, None
+        evidence = task.result()
         if self._evidence.problems != self._problems:
             for source, problem in self._evidence.problems.items():
                 if self._problems.get(source) != problem:
@@ -135,12 +152,13 @@ class TargetWatch:
         return evidence
 
     def _publish(self, wall_time: float | None) -> None:
-        found, self.cycles.dropped_label_sets = samples(
-            self.state, self.target.name, self.limits, max_label_values=self._max_label_values
-        )
+        found, dropped = samples(self.state, self.target.name, self.limits, max_label_values=self._max_label_values)
+        self.cycles.dropped_label_sets += dropped
         self.samples = found
         self.page = self._renderer.render(found)
         if wall_time is not None and self.state.reading is not None:
+            for key in [key for key in self.history if key not in self.state.known]:
+                del self.history[key]
             for key in self.state.known:
                 self.history.setdefault(key, History(_SPARKLINES)).add(
                     self.state.reading.taken_at, wall_time, figures(self.state, key)

@@ -37,7 +37,7 @@ def application(daemon: Daemon, config: WebConfig, *, max_requests: int) -> web.
     """Return the application: pages, probes, metrics."""
     app = web.Application(
         client_max_size=_MAX_REQUEST_BYTES,
-        middlewares=[_headers(config), _bounded(max_requests), _counted(daemon.requests), _authorised(config)],
+        middlewares=[_headers(config), _counted(daemon.requests), _bounded(max_requests), _authorised(config)],
     )
     app[_DAEMON] = daemon
     app.router.add_get("/metrics", _metrics)
@@ -146,23 +146,34 @@ async def _probe(request: web.Request) -> web.StreamResponse:
 
 def _exposition(request: web.Request, text: str, *, openmetrics: bool) -> web.Response:
     response = web.Response(body=text.encode(), headers={"Content-Type": OPENMETRICS if openmetrics else TEXT})
-    if "gzip" in request.headers.get("Accept-Encoding", ""):
-        response.enable_compression(web.ContentCoding.gzip)
+    _compress(request, response)
     return response
+
+
+def _compress(request: web.Request, response: web.Response) -> None:
+    if _qualities(request.headers.get("Accept-Encoding", "")).get("gzip", 0.0) > 0:
+        response.enable_compression(web.ContentCoding.gzip)
 
 
 def accepts_openmetrics(accept: str) -> bool:
     """Return whether OpenMetrics is preferred by an Accept header; anything else gets the text format."""
+    best = _qualities(accept)
+    wanted = best.get("application/openmetrics-text", 0.0)
+    plain = next((best[kind] for kind in ("text/plain", "text/*", "*/*") if kind in best), 0.0)
+    return wanted > 0 and wanted >= plain
+
+
+def _qualities(header: str) -> dict[str, float]:
+    """Return the values of a header such as Accept with their quality, the best where one comes twice."""
     best: dict[str, float] = {}
-    for part in accept.split(","):
+    for part in header.lower().split(","):
         kind, *parameters = (p.strip() for p in part.split(";"))
         quality = 1.0
         for parameter in parameters:
             if match := re.fullmatch(r"q=(\d(?:\.\d*)?)", parameter):
                 quality = float(match[1])
         best[kind] = max(best.get(kind, 0.0), quality)
-    wanted = best.get("application/openmetrics-text", 0.0)
-    return wanted > 0 and wanted >= best.get("text/plain", 0.0)
+    return best
 
 
 async def _state(request: web.Request) -> web.StreamResponse:
@@ -176,8 +187,7 @@ async def _state(request: web.Request) -> web.StreamResponse:
     )
     response = web.json_response(document, dumps=lambda d: json.dumps(d, allow_nan=False, separators=(",", ":")))
     response.headers["Cache-Control"] = "no-store"
-    if "gzip" in request.headers.get("Accept-Encoding", ""):
-        response.enable_compression(web.ContentCoding.gzip)
+    _compress(request, response)
     return response
 
 
