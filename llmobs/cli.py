@@ -29,6 +29,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"llmobs: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
+        # The reader left (`| head`); Python would complain once more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        print(f"llmobs: {error}", file=sys.stderr)
         return 1
     return code
 

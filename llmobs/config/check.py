@@ -20,7 +20,8 @@ _TAKEN = ({label for m in METRICS.values() for label in m.labels} | {"le", "job"
 
 def mask_url(url: str) -> str:
     """Return the URL without what may be secret: user, password, and the values of its query."""
-    masked = re.sub(r"//[^/@]*@", "//***@", url)
+    # Up to the last @: a password may hold one, and a slash that should have been escaped.
+    masked = re.sub(r"//.*@", "//***@", url)
     return re.sub(r"([?&][^=&#]*)=[^&#]*", r"\1=***", masked)
 
 
@@ -41,10 +42,8 @@ def complete(target: TargetSettings, where: str) -> TargetSettings:
         try:
             parts = urlsplit(url)
             port = parts.port
-        except ValueError as error:
-            raise ConfigError(
-                f"{where}.url: {mask_url(url)!r} is not a URL ({error}); write http://host:port"
-            ) from None
+        except ValueError:
+            raise ConfigError(f"{where}.url: {mask_url(url)!r} is not a URL; write http://host:port") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(
                 f"{where}.url: {mask_url(url)!r} is not usable; write http://host:port, https://host:port, "
@@ -54,6 +53,8 @@ def complete(target: TargetSettings, where: str) -> TargetSettings:
             raise ConfigError(f"{where}.url: port 0 cannot be connected to")
         if parts.username or parts.password:
             raise ConfigError(f"{where}.url: credentials do not belong into a URL; use api_key_file or api_key_env")
+        if parts.query or parts.fragment:
+            raise ConfigError(f"{where}.url: {mask_url(url)!r}: leave ? and # out; paths such as /metrics are added")
     if target.source not in ("auto", "stats", "metrics"):
         raise ConfigError(f"{where}.source: {target.source!r} is not one of auto, stats, metrics")
     if target.api_key_file and target.api_key_env:
@@ -92,6 +93,8 @@ def validated(settings: Settings) -> Settings:
         ("gpu.timeout_seconds", gpu.timeout_seconds),
         ("otlp.interval_seconds", settings.otlp.interval_seconds),
         ("discovery.refresh_seconds", settings.discovery.refresh_seconds),
+        ("derive.max_label_values", derive.max_label_values),
+        ("web.max_requests", settings.web.max_requests),
     ):
         if value <= 0:
             raise ConfigError(f"{key}: {value} must be above 0")
@@ -102,6 +105,10 @@ def validated(settings: Settings) -> Settings:
     if settings.log.format not in ("auto", "json", "console"):
         raise ConfigError(f"log.format: {settings.log.format!r} is not one of auto, json, console")
     for i, dns in enumerate(settings.discovery.dns):
+        if not dns.name:
+            raise ConfigError(f"discovery.dns[{i}].name: give the name to look up")
+        if not 0 < dns.port < 65536:
+            raise ConfigError(f"discovery.dns[{i}].port: {dns.port} is not a port")
         if dns.type not in ("SRV", "A", "AAAA"):
             raise ConfigError(f"discovery.dns[{i}].type: {dns.type!r} is not one of SRV, A, AAAA")
         _check_labels(dns.labels, f"discovery.dns[{i}].labels")

@@ -141,7 +141,7 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{path}: expected name: value pairs, not {_show(path, value)}")
-        return {str(k): _convert(str, v, f"{path}.{k}") for k, v in value.items()}
+        return {str(k): _convert(str, v, f"{path}.{k}") for k, v in value.items() if v is not None}
     return _scalar(hint, value, path)
 
 
@@ -160,8 +160,10 @@ def _scalar(hint: Any, value: Any, path: str) -> Any:
         raise ConfigError(f"{path}: expected a number, not {_show(path, value)}")
     try:
         number = hint(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ConfigError(f"{path}: expected a number, not {_show(path, value)}") from None
+    if hint is int and isinstance(value, float) and number != value:
+        raise ConfigError(f"{path}: expected a whole number, not {_show(path, value)}")
     if number != number or number in (float("inf"), float("-inf")):
         raise ConfigError(f"{path}: expected a finite number, not {_show(path, value)}")
     return number
