@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmobs.instrument.settings import is_disabled
+from llmobs.instrument.stats_page import answer
 
 
 class EndpointPlugin:
@@ -20,25 +21,20 @@ class EndpointPlugin:
         """Add the route; called before the server's state exists."""
         if is_disabled():
             return
-        from starlette.requests import Request
-        from starlette.responses import Response
-
-        from llmobs.instrument import runtime as runtimes
-        from llmobs.instrument.stats_page import authorized, render, render_shared
-
-        async def stats(request: Request) -> Response:
-            from starlette.concurrency import run_in_threadpool
-
-            runtime = runtimes.get()
-            if runtime is None:
-                return Response(b'{"error":"not ready"}', 503, media_type="application/json")
-            if not authorized(request.scope):
-                return Response(b'{"error":"Unauthorized"}', 401, media_type="application/json")
-            several = runtime.client_count > 1
-            body = await run_in_threadpool(render_shared, runtime) if several else render(runtime)
-            return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
-
-        app.add_route("/stats", stats, methods=["GET"], include_in_schema=False)
+        app.add_route("/stats", _Stats(), methods=["GET"], include_in_schema=False)
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
         """Nothing to do: the runtime is made by the stat logger, in the same process."""
+
+
+class _Stats:
+    """The route as an ASGI application, which Starlette takes in place of a function."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer as the middleware does."""
+        await answer(scope, receive, send, _not_found)
+
+
+async def _not_found(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001
+    await send({"type": "http.response.start", "status": 404, "headers": [(b"content-type", b"application/json")]})
+    await send({"type": "http.response.body", "body": b'{"detail":"Not Found"}'})

@@ -17,6 +17,7 @@ from llmobs.instrument.guard import guard
 from llmobs.instrument.runtime import Runtime
 
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+_BROKEN = b'{"error":"llmobs could not make this page; vLLM is not affected"}'
 _JSON = (b"content-type", b"application/json")
 
 
@@ -27,7 +28,11 @@ async def answer(scope: MutableMapping[str, Any], receive: Any, send: _Send, fal
     if runtime is None or not hook.active:
         await fallback(scope, receive, send)
         return
-    if not hook.run(authorized, scope):
+    allowed = hook.run(authorized, scope)
+    if allowed is None:
+        await _respond(send, scope, 500, _BROKEN, ())
+        return
+    if not allowed:
         body = b'{"error":"Unauthorized"}'
         await _respond(send, scope, 401, body, ((b"www-authenticate", b"Bearer"),))
         return
@@ -37,7 +42,7 @@ async def answer(scope: MutableMapping[str, Any], receive: Any, send: _Send, fal
     else:
         body = hook.run(render, runtime)
     if body is None:
-        await _respond(send, scope, 500, b'{"error":"llmobs could not make this page; vLLM is not affected"}', ())
+        await _respond(send, scope, 500, _BROKEN, ())
         return
     await _respond(send, scope, 200, body, ((b"cache-control", b"no-store"),))
 

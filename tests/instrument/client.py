@@ -130,7 +130,12 @@ async def send(session: aiohttp.ClientSession, url: str, number: int, kind: str,
 async def _send_and_leave(url: str, path: str, data: str, head: dict[str, str]) -> None:
     """Send a whole request over a socket of its own, wait a little, and close it."""
     host, _, port = url.removeprefix("http://").partition(":")
-    lines = [f"POST {path} HTTP/1.1", f"Host: {host}", f"Content-Length: {len(data)}", *(f"{k}: {v}" for k, v in head.items())]
+    lines = [
+        f"POST {path} HTTP/1.1",
+        f"Host: {host}",
+        f"Content-Length: {len(data)}",
+        *(f"{k}: {v}" for k, v in head.items()),
+    ]
     _, writer = await asyncio.open_connection(host, int(port))
     writer.write("\r\n".join([*lines, "", data]).encode())
     await writer.drain()

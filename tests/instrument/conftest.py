@@ -22,7 +22,9 @@ INJECT = Path(__file__).with_name("inject")
 class Instrumented:
     """A running vLLM with llmobs inside, its log lines and its journal."""
 
-    def __init__(self, folder: Path, *arguments: str, launcher: tuple[str, ...] | None = None, **environment: str) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, launcher: tuple[str, ...] | None = None, **environment: str
+    ) -> None:
         env = overlay(VLLM_ENV)
         self.state = folder / "state"
         self.state.mkdir(parents=True, exist_ok=True)

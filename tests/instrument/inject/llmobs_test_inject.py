@@ -1,6 +1,6 @@
 """A plugin of vLLM that makes things fail, for tests only. It is found through PYTHONPATH, in every process.
 
-INJECT_HOOKS=1        every hook of llmobs raises
+INJECT_HOOKS=FILE     while FILE exists, the hooks of llmobs named in it raise, all of them for *
 INJECT_STEP=FILE      once FILE exists, the worker's step raises what is named in it: oom, host_oom, nccl
 """
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 def install() -> None:
     if os.environ.get("INJECT_HOOKS"):
-        _break_hooks()
+        _break_hooks(Path(os.environ["INJECT_HOOKS"]))
     if os.environ.get("INJECT_STEP"):
         _break_step(Path(os.environ["INJECT_STEP"]))
 
 
-def _break_hooks() -> None:
+def _break_hooks(switch: Path) -> None:
     from llmobs.instrument.guard import Guard
 
     if hasattr(Guard, "broken"):
@@ -24,7 +24,8 @@ def _break_hooks() -> None:
     run = Guard.run
 
     def raising(self, body, *args):
-        if self.name == "plugin":  # placing the hooks must work, or none would be called
+        names = switch.read_text().split() if switch.exists() else ()
+        if self.name not in names and "*" not in names:
             return run(self, body, *args)
 
         def boom(*_args):
