@@ -78,7 +78,8 @@ def _read_file(file: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         where = getattr(error, "problem_mark", None)
         place = f":{where.line + 1}:{where.column + 1}" if where else ""
-        raise ConfigError(f"{file}{place}: not valid YAML ({getattr(error, 'problem', None) or error})") from None
+        problem = getattr(error, "problem", None) or str(error).split("\n", maxsplit=1)[0]
+        raise ConfigError(f"{file}{place}: not valid YAML ({problem})") from None
     if document is None:
         return {}
     if not isinstance(document, dict):
