@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +12,8 @@ import aiohttp
 import pytest
 
 from llmobs.journal import JournalEntry, from_line
-from tests.conftest import VLLM_ENV
 from tests.instrument.client import normal
-from tests.instrument.conftest import INJECT, Instrumented, wait_for
+from tests.instrument.conftest import INJECT, Instrumented
 from tests.real.server import VllmServer
 
 pytestmark = pytest.mark.needs("vllm")

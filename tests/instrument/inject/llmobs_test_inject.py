@@ -55,7 +55,8 @@ def _break_step(switch: Path) -> None:
 
     def execute_model(self, scheduler_output):
         if scheduler_output.total_num_scheduled_tokens and switch.exists():
-            raise errors[switch.read_text().strip()]()
+            error = errors[switch.read_text().strip()]
+            raise error()
         return original(self, scheduler_output)
 
     Worker.execute_model = execute_model
