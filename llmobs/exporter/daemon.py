@@ -213,6 +213,7 @@ class Daemon:
                 self.watches[name] = watch
                 self._spawn(f"target {name}", watch.run(self._slots))
         self.watches = {name: self.watches[name] for name in wanted}
+        self.gpus.follow([watch.target for watch in self.watches.values()])
 
     async def _discover(self) -> None:
         """Look for targets again and again; a source that fails keeps what it last gave."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from llmobs import log
 from llmobs.catalog import METRICS
-from llmobs.config import GpuSettings
+from llmobs.config import GpuSettings, TargetSettings
 from llmobs.exporter.history import History
 from llmobs.exporter.render import Page, Renderer
 from llmobs.exporter.watch import CycleStats
@@ -28,6 +29,9 @@ class GpuSource(Protocol):
 
     def read(self) -> GpuSnapshot:
         """Return one snapshot; returns within its own timeout, also when the driver hangs."""
+
+    def watch(self, *, uuids: Collection[str] = (), ports: Collection[int] = ()) -> None:
+        """Say which GPUs, and who listens on which ports of this host, belong to the watched servers."""
 
     def close(self) -> None:
         """Let go of the driver."""
@@ -49,6 +53,10 @@ class GpuWatch:
         self._renderer = Renderer()
         self._monotonic = _Monotonic()
         self._log = log.get().bind(collector="gpu")
+
+    def follow(self, targets: Collection[TargetSettings]) -> None:
+        """Attribute GPUs to these targets from now on."""
+        self._source.watch(uuids=[uuid for target in targets for uuid in target.gpus], ports=local_ports(targets))
 
     def current(self) -> GpuSnapshot | None:
         """Return the last snapshot unless it is too old to be joined with an engine's figures."""
@@ -125,6 +133,16 @@ class GpuWatch:
         for code, count in gpu.xid_errors.items():
             if count > earlier.get(gpu.uuid, {}).get(code, 0.0):
                 self._log.error("xid", uuid=gpu.uuid, xid=code, count=count, once=True)
+
+
+def local_ports(targets: Iterable[TargetSettings]) -> list[int]:
+    """Return the ports of targets on this host: who listens there is vLLM, which tells its processes and GPUs."""
+    ports = []
+    for target in targets:
+        parts = urlsplit(target.url)
+        if parts.hostname in ("localhost", "127.0.0.1", "::1"):
+            ports.append(parts.port or (443 if parts.scheme == "https" else 80))
+    return ports
 
 
 class _Monotonic:

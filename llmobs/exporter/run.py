@@ -7,10 +7,9 @@ import dataclasses
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from urllib.parse import urlsplit
 
 from llmobs import log
 from llmobs.config import Settings, TargetSettings, complete
@@ -79,25 +78,12 @@ async def _run(
 
             load = reload
         source: GpuSource = simulated_gpus or GpuReader(
-            enabled=settings.gpu.enabled,
-            timeout=settings.gpu.timeout_seconds,
-            watched_uuids=[uuid for target in settings.targets for uuid in target.gpus],
-            ports=local_ports(settings.targets),
+            enabled=settings.gpu.enabled, timeout=settings.gpu.timeout_seconds
         )
         daemon = Daemon(
             settings, load=load, gpu_source=source, gpus_simulated=simulated_gpus is not None, log_limit=limit
         )
         await daemon.run(ready=_announce)
-
-
-def local_ports(targets: Iterable[TargetSettings]) -> list[int]:
-    """Return the ports of targets on this host: who listens there is vLLM, which tells its processes and GPUs."""
-    ports = []
-    for target in targets:
-        parts = urlsplit(target.url)
-        if parts.hostname in ("localhost", "127.0.0.1", "::1"):
-            ports.append(parts.port or (443 if parts.scheme == "https" else 80))
-    return ports
 
 
 async def _answers(target: TargetSettings) -> bool:

@@ -124,6 +124,7 @@ def _gpus(gpus: GpuWatch, kv_budget: float | None) -> dict[str, Any]:
 
 def _device(gpus: GpuWatch, device: GpuStats, kv_budget: float | None) -> dict[str, Any]:
     total = device.memory_total_bytes
+    reasons = device.clock_event_reasons
     return {
         "uuid": device.uuid,
         "index": device.index,
@@ -143,8 +144,9 @@ def _device(gpus: GpuWatch, device: GpuStats, kv_budget: float | None) -> dict[s
         "power_watts": device.power_watts,
         "power_limit_watts": device.power_limit_watts,
         "temperature_celsius": device.temperature_celsius,
-        "throttle": [reason for reason in _THROTTLES if device.clock_event_reasons.get(reason)],
-        "xid": {code: count for code, count in device.xid_errors.items() if count},
+        # Not asked and nothing wrong are different answers.
+        "throttle": [reason for reason in _THROTTLES if reasons.get(reason)] if reasons else None,
+        "xid": {code: count for code, count in device.xid_errors.items() if count} if device.xid_errors else None,
         "xid_last_seen": dict(device.xid_last_seen),
         "history": gpus.history[device.uuid].to_json() if device.uuid in gpus.history else None,
     }

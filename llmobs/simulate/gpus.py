@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Collection
 
 from llmobs.catalog.gpu import CLOCK_EVENT_REASONS, XID_CODES
 from llmobs.simulate.engine import Engine
@@ -46,6 +47,9 @@ class SimulatedGpus:
         self._places = [(model, rank) for model in server.scenario.models for rank in range(model.engines)]
         self._gpus = [_Gpu(self._settings.ambient_celsius) for _ in self._places]
         self._read_at: float | None = None
+
+    def watch(self, *, uuids: Collection[str] = (), ports: Collection[int] = ()) -> None:
+        """Change nothing: simulated GPUs belong to the simulated engine."""
 
     def close(self) -> None:
         """Nothing to let go of; a real source has a driver."""

@@ -49,7 +49,8 @@ class VllmServer:
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
         env = {k: v for k, v in os.environ.items() if not k.startswith(("LLMOBS_", "OTEL_", "PYTHON"))}
-        env |= {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
+        env |= {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+        env["OMP_NUM_THREADS"] = "1"
         env["PATH"] = f"{VLLM_ENV / 'bin'}:{env.get('PATH', '')}"
         env |= environment or {}
         with log.open("ab") as out:
@@ -93,10 +94,8 @@ class VllmServer:
         """Stop the whole process group and return the exit code."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGTERM)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(15)
-        except subprocess.TimeoutExpired:
-            pass
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):

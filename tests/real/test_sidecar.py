@@ -119,7 +119,8 @@ def test_queue_and_its_peak_match_the_client(server: VllmServer, daemon: Daemon)
 
 def test_tokens_and_latencies_are_the_clients(server: VllmServer, daemon: Daemon) -> None:
     """Generated tokens, finished requests and histogram counts grow by exactly what the client asked for."""
-    names = ("vllm_decode_tokens_total", "vllm_time_to_first_token_seconds_count", "vllm_e2e_request_latency_seconds_count")
+    counts = ("vllm_time_to_first_token_seconds_count", "vllm_e2e_request_latency_seconds_count")
+    names = ("vllm_decode_tokens_total", *counts)
     before = [daemon.value(n) or 0.0 for n in names]
     for i in range(5):
         server.complete(f"count {i}", 11)
@@ -129,7 +130,7 @@ def test_tokens_and_latencies_are_the_clients(server: VllmServer, daemon: Daemon
 
 
 def test_a_client_that_gave_up_is_counted(server: VllmServer, daemon: Daemon) -> None:
-    """vLLM counts a disconnected client nowhere; it shows as an abort once the engine is idle again."""
+    """A disconnected client, which vLLM counts nowhere, shows as an abort once the engine is idle again."""
     before = daemon.value("vllm_request_failed_total", reason="abort") or 0.0
     with pytest.raises(TimeoutError):
         server.post(
@@ -146,7 +147,7 @@ def test_a_client_that_gave_up_is_counted(server: VllmServer, daemon: Daemon) ->
 
 @pytest.mark.needs("promtool", "prometheus")
 def test_prometheus_scrapes_it(server: VllmServer, daemon: Daemon, tmp_path: Path) -> None:
-    """promtool finds nothing to complain about, and a real Prometheus answers a query with the values."""
+    """Nothing for promtool to complain about, and a real Prometheus answers a query with the values."""
     page = daemon.get("/metrics", {"Accept": "text/plain"})[1]
     lint = subprocess.run(
         [find("promtool") or "promtool", "check", "metrics"], input=page, capture_output=True, timeout=60, check=False
@@ -182,7 +183,7 @@ def test_stalled_engine_is_seen(server: VllmServer, tmp_path: Path) -> None:
 
 
 def test_killed_engine_core(server: VllmServer, daemon: Daemon, tmp_path: Path) -> None:
-    """kill -9 of the engine core: within two cycles down, its series gone, what was in flight failed; then a restart."""
+    """After kill -9 of the engine core: down within two cycles, series gone, in flight failed; then a restart."""
     (core,) = server.engine_core_pids()
 
     def ask(i: int) -> bool:

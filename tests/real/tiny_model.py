@@ -1,6 +1,6 @@
 """Make a tiny random Llama with a byte-level tokenizer, in seconds and offline. Run it in the vLLM environment.
 
-    python tiny_model.py FOLDER
+python tiny_model.py FOLDER
 """
 
 import sys
