@@ -35,6 +35,6 @@ class _Stats:
         await answer(scope, receive, send, _not_found)
 
 
-async def _not_found(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001
+async def _not_found(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.start", "status": 404, "headers": [(b"content-type", b"application/json")]})
     await send({"type": "http.response.body", "body": b'{"detail":"Not Found"}'})
