@@ -14,6 +14,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,14 @@ class Stage:
         return found
 
 
+def _sooner(folder: Path, scenario: str, seconds: int) -> str:
+    """Write a scenario whose events come `seconds` earlier; return its file."""
+    text = (resources.files("llmobs.simulate") / "scenarios" / f"{scenario}.yaml").read_text(encoding="utf-8")
+    path = folder / f"{scenario}.yaml"
+    path.write_text(re.sub(r"\bat: (\d+)", lambda m: f"at: {int(m[1]) - seconds}", text), encoding="utf-8")
+    return str(path)
+
+
 def _simulator(folder: Path, scenario: str, *arguments: str) -> tuple[subprocess.Popen[bytes], str]:
     port = free_port()
     with (folder / f"{scenario}.log").open("wb") as out:
@@ -128,7 +137,7 @@ def rules(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def stage(folder: Path, *, warm_up: float = 75.0) -> Iterator[Stage]:
+def stage(folder: Path, *, warm_up: float = 55.0) -> Iterator[Stage]:
     """Start all parts, wait until rates, rules and alerts have something to say, and stop them afterwards."""
     folder.mkdir(parents=True, exist_ok=True)
     state = folder / "state"
@@ -146,8 +155,11 @@ def stage(folder: Path, *, warm_up: float = 75.0) -> Iterator[Stage]:
         stack.callback(known.close)
         quick = {"interval_seconds": 0.5}
         parts = {
-            "everything": ({"gpu": {"interval_seconds": 1}}, ("--demo", "--scenario", "all-features")),
-            "gpu-fault": ({"gpu": {"interval_seconds": 1}}, ("--demo", "--scenario", "gpu-fault")),
+            "everything": (
+                {"gpu": {"interval_seconds": 1}},
+                ("--demo", "--scenario", _sooner(folder, "all-features", 30)),
+            ),
+            "gpu-fault": ({"gpu": {"interval_seconds": 1}}, ("--demo", "--scenario", _sooner(folder, "gpu-fault", 40))),
             "pair": (
                 {
                     "targets": [

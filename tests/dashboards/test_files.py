@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from llmobs.dashboards import files
+from llmobs.dashboards.settings import Settings
 from llmobs.errors import ConfigError
 from llmobs.generate import Options, check
 from tests.conftest import ROOT
@@ -159,3 +161,54 @@ def test_a_wrong_knob_is_one_clear_error(tmp_path: Path, text: str, message: str
     """A wrong setting names the file, the setting, and what would be right."""
     with pytest.raises(ConfigError, match=message):
         files(config(tmp_path, text))
+
+
+def test_one_threshold_of_one_model_is_a_line_on_its_panels(tmp_path: Path) -> None:
+    """Five lines of YAML move the alert's threshold of one model, and draw it beside the general one."""
+    options = config(
+        tmp_path,
+        "alerts:\n  rules:\n    VllmTTFTP95High:\n      models:\n        llama-70b: {threshold: 1.5}\n",
+    )
+    board = json.loads(files(options)["dashboards/llmobs-health.json"])
+    panel = next(p for p in panels(board) if p["title"] == "TTFT p95, now and then")
+    limits = [t["expr"] for t in panel["targets"] if t["legendFormat"] == "limit of {{model_name}}"]
+    assert len(limits) == 1
+    assert 'model_name="llama-70b"' in limits[0]
+    assert limits[0].endswith("+ 1.5")
+    assert panel["fieldConfig"]["defaults"]["thresholds"]["steps"][-1]["value"] == 2.5
+
+
+def test_a_general_threshold_moves_the_line(tmp_path: Path) -> None:
+    """The line on a panel is the alert's threshold; an alert that is off draws none."""
+    moved = config(tmp_path, "alerts: {rules: {VllmQueueLong: {threshold: 77}}}")
+    text = files(moved)["dashboards/llmobs-scheduling.json"]
+    assert '"value": 77' in text
+    off = config(tmp_path, "alerts: {rules: {VllmQueueLong: {threshold: 77, enabled: false}}}")
+    assert '"value": 77' not in files(off)["dashboards/llmobs-scheduling.json"]
+
+
+def test_every_knob_and_board_is_documented() -> None:
+    """`docs/dashboards.md` names every setting and every board."""
+    page = (ROOT / "docs" / "dashboards.md").read_text(encoding="utf-8")
+    for field in dataclasses.fields(Settings):
+        assert f"`{field.name}`" in page or f"--{field.name}" in page, field.name
+    for board in all_boards().values():
+        assert f"| {board['title']} |" in page, board["title"]
+
+
+def test_the_guide_names_boards_and_panels_that_exist() -> None:
+    """Each step of the load-test guide names a panel of the board it names; each board has its picture."""
+    page = (ROOT / "docs" / "guides" / "explain-a-load-test.md").read_text(encoding="utf-8")
+    titles = {b["title"].removeprefix("vLLM "): {p["title"] for p in panels(b)} for b in all_boards().values()}
+    steps = 0
+    for line in page.splitlines():
+        cells = [c.strip() for c in line.split("|")]
+        if len(cells) > 6 and cells[1].isdigit():
+            steps += 1
+            named = [t for t in titles[cells[2]] if cells[3].startswith(t.split(":")[0])]
+            assert named, cells[2:4]
+    assert steps >= 25
+    for uid in all_boards():
+        picture = ROOT / "docs" / "pictures" / "dashboards" / f"{uid.removeprefix('llmobs-')}.png"
+        assert picture.stat().st_size < 300_000
+        assert f"pictures/dashboards/{picture.name}" in page
