@@ -172,7 +172,7 @@ class SimulatedVllm:
             tally.mm_hits += rng.random() < traffic.multimodal_hit_ratio
         limit = model.engine.max_model_len
         tally.near_limit += request.prompt > 0.9 * limit
-        tally.outliers += request.turn == 0 and request.prompt > 8 * (traffic.prompt.mean + traffic.prefix.tokens)
+        tally.outliers += request.turn == 0 and request.prompt > 3 * (traffic.prompt.mean + traffic.prefix.tokens)
         engine.submit(request, now)
         if traffic.timeout_seconds is not None:
             self._watch(now + traffic.timeout_seconds, "timeout", engine, request)
