@@ -61,7 +61,10 @@ def read(path: Path) -> WebConfig:
         raise ConfigError(
             f"{path}: basic_auth_users maps user names to bcrypt hashes (htpasswd -nBC 10 USER makes one)"
         )
-    headers = (document.get("http_server_config") or {}).get("headers") or {}
+    server = document.get("http_server_config") or {}
+    headers = server.get("headers") or {} if isinstance(server, dict) else None
+    if not isinstance(headers, dict):
+        raise ConfigError(f"{path}: http_server_config holds headers, and they map names to values")
     tls = document.get("tls_server_config")
     return WebConfig(
         tls=_context(tls, path) if tls else None,
@@ -76,6 +79,12 @@ def _context(tls: Any, path: Path) -> ssl.SSLContext:
     _known(tls, _TLS_KEYS, f"{path}: tls_server_config")
     if not tls.get("cert_file") or not tls.get("key_file"):
         raise ConfigError(f"{path}: tls_server_config needs cert_file and key_file")
+    for key in ("cert_file", "key_file", "client_ca_file"):
+        if not isinstance(tls.get(key) or "", str):
+            raise ConfigError(f"{path}: tls_server_config.{key}: expected a file name")
+    suites = tls.get("cipher_suites") or []
+    if not isinstance(suites, list) or not all(isinstance(suite, str) for suite in suites):
+        raise ConfigError(f"{path}: tls_server_config.cipher_suites: expected a list of names")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for key, name in (("min_version", tls.get("min_version", "TLS12")), ("max_version", tls.get("max_version"))):
         if name is None:
@@ -94,8 +103,8 @@ def _context(tls: Any, path: Path) -> ssl.SSLContext:
                 raise ConfigError(f"{path}: client_auth_type {kind} needs client_ca_file")
             context.load_verify_locations(folder / tls["client_ca_file"])
             context.verify_mode = _CLIENT_AUTH[kind]
-        if tls.get("cipher_suites"):
-            context.set_ciphers(":".join(tls["cipher_suites"]))
+        if suites:
+            context.set_ciphers(":".join(suites))
     except (OSError, ssl.SSLError) as error:
         reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or type(error).__name__
         raise ConfigError(f"{path}: the certificate files cannot be used ({reason})") from None
