@@ -1,7 +1,8 @@
 """Tokens per second of the real vLLM with llmobs inside and without, in alternating pairs on one machine.
 
 Both servers are up all the time; only one has load at a time. The tiny model's steps take a few milliseconds, several
-times less than production's, so this is the hard case. Run it alone on the machine:
+times less than production's, so this is the hard case. Run it alone on the machine; the CPU time of the API server
+process, where our code runs, is shown beside, because neighbours disturb it less than the clock:
 
     python -m benchmarks instrument_pairs          (PAIRS=16, REQUESTS=160, STREAM=1 in the environment to change it)
 """
@@ -22,6 +23,11 @@ from tests.real.server import VllmServer
 
 CONCURRENCY = 32
 TOKENS = 64
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _round(url: str, requests: int, stream: bool, poll: bool) -> float:
@@ -61,18 +67,28 @@ def main() -> None:
         try:
             off.wait_ready()
             on.server.wait_ready()
-            ratios = []
+            ratios: list[float] = []
+            costs: list[float] = []
+            pids = {False: off.process.pid, True: on.server.process.pid}
             for url in (off.url, on.url):
                 asyncio.run(_round(url, requests, stream, poll=False))  # warm
             for pair in range(pairs):
                 order = [(off.url, False), (on.url, True)]
-                speeds = {}
+                speeds: dict[bool, float] = {}
+                cpu: dict[bool, float] = {}
                 for url, ours in order if pair % 2 else reversed(order):
+                    before = _cpu_seconds(pids[ours])
                     speeds[ours] = asyncio.run(_round(url, requests, stream, poll=ours))
+                    cpu[ours] = (_cpu_seconds(pids[ours]) - before) / (requests * TOKENS) * 1e6
                 ratios.append(speeds[True] / speeds[False])
-                print(f"pair {pair:2}: off {speeds[False]:7.0f}  on {speeds[True]:7.0f} tokens/s  {ratios[-1]:.3f}")
+                costs.append(cpu[True] - cpu[False])
+                print(
+                    f"pair {pair:2}: off {speeds[False]:6.0f}  on {speeds[True]:6.0f} tokens/s  {ratios[-1]:.3f}"
+                    f"   API server CPU off {cpu[False]:5.1f}  on {cpu[True]:5.1f} µs/token"
+                )
             quartiles = statistics.quantiles(ratios, n=4)
             print(f"on/off: median {statistics.median(ratios):.3f}, quartiles {quartiles[0]:.3f} to {quartiles[2]:.3f}")
+            print(f"API server CPU: median {statistics.median(costs):+.1f} µs per token")
             print(f"stats: {on.stats()['hook_errors'] and sum(on.stats()['hook_errors'].values()):.0f} hook errors")
         finally:
             off.stop()

@@ -23,6 +23,14 @@ MEMORY_INTERVAL = 5.0
 
 _CORE = "vllm.v1.engine.core:EngineCore."
 _WORKER = "vllm.v1.worker.worker_base:WorkerWrapperBase."
+#: The steps of a worker's start that need memory, as vLLM calls them on the worker itself.
+_STARTING = (
+    "init_device",
+    "load_model",
+    "determine_available_memory",
+    "initialize_from_config",
+    "compile_or_warm_up_model",
+)
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler."
 
 
@@ -41,11 +49,17 @@ def install(settings: InstrumentSettings) -> None:
     def patch_worker() -> None:
         wrap(_WORKER + "execute_model", worker, lambda f: _stepping(f, worker, backend))
 
+    def patch_start() -> None:
+        for name in _STARTING:
+            path = f"vllm.v1.worker.gpu_worker:Worker.{name}"
+            wrap(path, worker, lambda f: _noting(f, worker, backend.worker_start_failed))
+
     def patch_scheduler() -> None:
         wrap(_SCHEDULER + "make_stats", queue, lambda f: _after(f, queue, backend.queue_seen))
 
     when_imported("vllm.v1.engine.core", patch_core)
     when_imported("vllm.v1.worker.worker_base", patch_worker)
+    when_imported("vllm.v1.worker.gpu_worker", patch_start)
     when_imported("vllm.v1.core.sched.scheduler", patch_scheduler)
 
 
@@ -161,6 +175,21 @@ class _Backend:
             device=device or "cpu",
             model_name=worker.vllm_config.model_config.model,
         )
+
+    def worker_start_failed(self, worker: Any, error: Exception) -> None:
+        """A worker could not start: the engine core only hears that it did not, so memory is told from here."""
+        found = oom.kind(error)
+        if found is not None:
+            memory, device = oom.post_mortem()
+            self._journal(
+                found,
+                _engine_index(worker.vllm_config),
+                error,
+                process=f"Worker_{getattr(worker, 'rank', 0)}",
+                memory=memory,
+                device=device,
+                model_name=worker.vllm_config.model_config.model,
+            )
 
     def memory_seen(self, worker: Any) -> None:
         """Leave the allocator's figures for the API server, every few seconds."""

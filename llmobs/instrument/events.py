@@ -35,9 +35,9 @@ class RequestLog:
         now = time.time()
         level = "warning" if facts.reason in ("abort", "timeout") else _LEVELS[facts.outcome]
         log.put(level, f"request_{facts.outcome}", lambda: fields(facts) | content, now)
-        if facts.near_limit or facts.outlier:
-            event = "prompt_outlier" if facts.outlier else "prompt_near_limit"
-            log.put("warning", event, lambda: _prompt_fields(facts, self._runtime.max_model_len), now)
+        for event, marked in (("prompt_near_limit", facts.near_limit), ("prompt_outlier", facts.outlier)):
+            if marked:
+                log.put("warning", event, lambda: _prompt_fields(facts, self._runtime.max_model_len), now)
 
 
 def fields(facts: RequestFacts) -> dict[str, Any]:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
+import time
+import urllib.request
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -85,3 +90,92 @@ def test_the_callers_request_id_comes_back(answers: list[client.Answer]) -> None
     with_headers = [a for a in answers if a.headers]
     assert with_headers
     assert all(a.headers["x-request-id"] == a.request_id for a in with_headers)
+
+
+def _ask(server: Instrumented, body: dict[str, Any], **headers: str) -> dict[str, str]:
+    data = {"model": "tiny", "max_tokens": 8, "ignore_eos": True, "temperature": 0, **body}
+    request = urllib.request.Request(
+        server.url + "/v1/completions", json.dumps(data).encode(), {"Content-Type": "application/json", **headers}
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:
+        response.read()
+        return {k.lower(): v for k, v in response.headers.items()}
+
+
+def _line(server: Instrumented, request_id: str) -> dict[str, Any]:
+    found = wait_for(lambda: [x for x in server.requests() if x["request_id"] == request_id])
+    assert len(found) == 1
+    line: dict[str, Any] = found[0]
+    return line
+
+
+def test_a_request_without_an_id_gets_one_that_header_and_log_share(instrumented: Instrumented) -> None:
+    """The id we give stands in the response header and in the log line."""
+    headers = _ask(instrumented, {"prompt": "hello"})
+    assert _line(instrumented, headers["x-request-id"])["event"] == "request_completed"
+
+
+def test_the_phases_of_a_request_add_up_to_its_latency(instrumented: Instrumented) -> None:
+    """queue + prefill + decode lie within the latency and make most of it; the rates follow from them."""
+    started = time.monotonic()
+    headers = _ask(instrumented, {"prompt": "hello", "max_tokens": 200})
+    seen = (time.monotonic() - started) * 1000
+    line = _line(instrumented, headers["x-request-id"])
+    phases = line["queue_ms"] + line["prefill_latency_ms"] + line["decode_latency_ms"]
+    assert 0.7 * line["latency_ms"] < phases <= line["latency_ms"] <= seen
+    assert (line["prompt_tokens"], line["completion_tokens"], line["total_tokens"]) == (5, 200, 205)
+    assert line["num_generation_tokens_per_sec"] == pytest.approx(199 / line["decode_latency_ms"] * 1000, rel=0.01)
+    assert line["ttft_ms"] < line["latency_ms"]
+
+
+def test_the_callers_trace_is_in_the_line_and_in_the_exemplars(instrumented: Instrumented) -> None:
+    """A sampled traceparent gives the log line its trace id, and a bucket of /stats an exemplar."""
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = _ask(instrumented, {"prompt": "hello"}, traceparent=f"00-{trace}-00f067aa0ba902b7-01")
+    assert headers["x-trace-id"] == trace
+    assert _line(instrumented, headers["x-request-id"])["trace_id"] == trace
+    engine = instrumented.stats()["engines"][0]
+    for name in ("e2e_latency", "time_to_first_token", "decode_time", "prefill_time"):
+        assert trace in [e[0] for e in engine[name]["exemplars"] if e]
+
+
+def test_a_prompt_near_the_models_context_is_marked_and_counted(instrumented: Instrumented) -> None:
+    """More than 90 % of the context: an event of its own, a mark in the line, a counter."""
+    before = instrumented.stats()["engines"][0]["prompts_near_limit"]
+    headers = _ask(instrumented, {"prompt": "x" * 950})
+    assert _line(instrumented, headers["x-request-id"])["prompt_near_limit"] is True
+    assert wait_for(
+        lambda: [x for x in instrumented.lines("prompt_near_limit") if x["request_id"] == headers["x-request-id"]]
+    )
+    assert instrumented.stats()["engines"][0]["prompts_near_limit"] == before + 1
+
+
+def test_the_engine_says_how_it_is_at_intervals(instrumented: Instrumented) -> None:
+    """engine_started and engine_config come once, engine_stats again and again."""
+    assert len(instrumented.lines("engine_started")) == 1
+    assert instrumented.lines("engine_config")[0]["config"]["scheduler_config"]["max_num_seqs"] > 0
+    first = len(instrumented.lines("engine_stats"))
+    assert wait_for(lambda: len(instrumented.lines("engine_stats")) > first, 5)
+
+
+def test_vllms_own_metrics_agree_with_our_counters(instrumented: Instrumented) -> None:
+    """Tokens, finished sequences and latency sums are those of vLLM's /metrics."""
+    page = urllib.request.urlopen(instrumented.url + "/metrics", timeout=10).read().decode()
+    engine = instrumented.stats()["engines"][0]
+
+    def theirs(name: str) -> float:
+        return sum(float(m) for m in re.findall(rf"^vllm:{name}{{[^}}]*}} (\S+)$", page, re.MULTILINE))
+
+    assert engine["generation_tokens"] == theirs("generation_tokens_total")
+    assert engine["prompt_tokens"] == theirs("prompt_tokens_total")
+    assert sum(engine["finished"].values()) == theirs("request_success_total")
+    for ours, name in (
+        ("time_to_first_token", "time_to_first_token_seconds"),
+        ("inter_token_latency", "inter_token_latency_seconds"),
+        ("e2e_latency", "e2e_request_latency_seconds"),
+        ("queue_time", "request_queue_time_seconds"),
+        ("decode_time", "request_decode_time_seconds"),
+        ("step_tokens", "iteration_tokens_total"),
+    ):
+        assert engine[ours]["counts"][-1] == theirs(name + "_count"), ours
+        assert engine[ours]["sum"] == pytest.approx(theirs(name + "_sum"), rel=1e-3), ours

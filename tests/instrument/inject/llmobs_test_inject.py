@@ -1,6 +1,7 @@
 """A plugin of vLLM that makes things fail, for tests only. It is found through PYTHONPATH, in every process.
 
 INJECT_HOOKS=FILE     while FILE exists, the hooks of llmobs named in it raise, all of them for *
+INJECT_LOAD=KIND      loading the model raises this
 INJECT_STEP=FILE      once FILE exists, the worker's step raises what is named in it: oom, host_oom, nccl
 """
 
@@ -11,8 +12,8 @@ from pathlib import Path
 def install() -> None:
     if os.environ.get("INJECT_HOOKS"):
         _break_hooks(Path(os.environ["INJECT_HOOKS"]))
-    if os.environ.get("INJECT_STEP"):
-        _break_step(Path(os.environ["INJECT_STEP"]))
+    if os.environ.get("INJECT_STEP") or os.environ.get("INJECT_LOAD"):
+        _break_worker(Path(os.environ.get("INJECT_STEP", "/nonexistent")), os.environ.get("INJECT_LOAD"))
 
 
 def _break_hooks(switch: Path) -> None:
@@ -36,7 +37,7 @@ def _break_hooks(switch: Path) -> None:
     Guard.run = raising
 
 
-def _break_step(switch: Path) -> None:
+def _break_worker(switch: Path, load: str | None) -> None:
     import torch
     from vllm.v1.worker.gpu_worker import Worker
 
@@ -59,4 +60,11 @@ def _break_step(switch: Path) -> None:
             raise error()
         return original(self, scheduler_output)
 
+    def load_model(self, *args, **kwargs):
+        if load:
+            error = errors[load]
+            raise error()
+        return original_load(self, *args, **kwargs)
+
     Worker.execute_model = execute_model
+    original_load, Worker.load_model = Worker.load_model, load_model
