@@ -4,9 +4,10 @@
 models, and what it does not, is written at `llmobs.simulate.engine`.
 """
 
+from llmobs.simulate.files import load, names
 from llmobs.simulate.gpus import SimulatedGpus
 from llmobs.simulate.http import SimulatedServer
-from llmobs.simulate.scenario import Scenario, load, names
+from llmobs.simulate.scenario import Scenario
 from llmobs.simulate.server import SimulatedVllm
 
 __all__ = ["Scenario", "SimulatedGpus", "SimulatedServer", "SimulatedVllm", "load", "names"]

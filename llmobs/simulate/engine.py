@@ -18,107 +18,32 @@ tokens without using blocks, and clients that leave are noticed at once.
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
-from llmobs.simulate.kv import BlockPool
+from llmobs.simulate.request import Request
 from llmobs.simulate.scenario import EngineSettings
+from llmobs.simulate.scheduler import Scheduler
 from llmobs.simulate.tally import Tally, position_bucket
 
 
-class Request:
-    """One sequence. Times are seconds of the simulation, lengths tokens.
-
-    `family` names the shared beginning of its prompt (`family_blocks` long), `conversation` what comes after it: the
-    next turn of a conversation, or the same request after a preemption, finds its blocks under that name. None keeps
-    the request out of the prefix cache, as vLLM does with prompts whose log-probabilities are wanted.
-    """
-
-    __slots__ = (
-        "adapter", "arrival", "blocks", "cached", "computed", "conversation", "corrupted", "done", "error",
-        "external", "family", "family_blocks", "fetched", "finish", "first_scheduled", "first_token", "generated",
-        "held_family", "last_token", "left", "max_tokens", "output", "preemptions", "prompt", "ready_at", "seen",
-        "shared", "think", "trace", "turn",
-    )  # fmt: skip
-
-    def __init__(
-        self, *, arrival: float, prompt: int, output: int, max_tokens: int, conversation: Hashable,
-        family: Hashable = None, family_blocks: int = 0, adapter: str | None = None, ready_at: float = 0.0,
-        trace: str | None = None, turn: int = 0, error: bool = False, corrupted: bool = False,
-        think: float | None = None,
-    ) -> None:  # fmt: skip
-        self.arrival = arrival
-        self.prompt = prompt
-        self.output = min(output, max_tokens)
-        self.max_tokens = max_tokens
-        self.finish = "error" if error else "length" if output >= max_tokens else "stop"
-        self.error = error
-        self.corrupted = corrupted
-        self.think = think  # seconds until the next turn of its conversation, None when there is none
-        self.family = family
-        self.family_blocks = family_blocks if family is not None else 0
-        self.conversation = conversation
-        self.turn = turn
-        self.adapter = adapter
-        self.ready_at = ready_at
-        self.trace = trace
-        self.left = False  # its client is gone
-        self.done = False  # it finished by itself
-        self.seen = False  # was scheduled before
-        self.fetched = False  # its external cache look-up is done
-        self.computed = 0
-        self.generated = 0
-        self.blocks = 0  # its own
-        self.shared = 0  # blocks of the family's chain that it uses
-        self.held_family = False
-        self.cached = 0
-        self.external = 0
-        self.preemptions = 0
-        self.first_scheduled = self.first_token = self.last_token = 0.0
-
-    @property
-    def tokens(self) -> int:
-        """Prompt and output so far."""
-        return self.prompt + self.generated
-
-
-class Engine:
+class Engine(Scheduler):
     """One engine core. `on_end` is called with (request, time) for every sequence that finished by itself."""
 
     def __init__(
         self, settings: EngineSettings, tally: Tally, rng: random.Random, on_end: Callable[[Request, float], None]
     ) -> None:
-        self.settings = settings
-        self.tally = tally
-        self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []
-        self.pool = BlockPool(settings.kv_blocks)
-        if settings.kv_cache_metrics:
-            self.pool.on_evict = self._evicted
-            self.pool.on_reuse = tally.block_gap.observe
+        super().__init__(settings, tally, rng)
         self.slowdown = 1.0
         self.acceptance = 1.0  # factor on the drafts' acceptance
         self.frozen = False
         self.progress_at = 0.0
         self.busy_seconds = 0.0  # spent in steps that are finished
         self.step_weight = 0.0  # Σ step seconds × share of the token budget and batch they used, for power
-        self._rng = rng
         self._on_end = on_end
         self._clock = 0.0
         self._ends: float | None = None
         self._began = 0.0
         self._plan: list[tuple[Request, int]] = []
-        self._deferred = 0
-
-    @property
-    def in_flight(self) -> int:
-        """Sequences that are here: waiting or running."""
-        return len(self.waiting) + len(self.running)
-
-    @property
-    def waiting_tokens(self) -> int:
-        """Prompt tokens in the queue."""
-        return sum(r.prompt for r in self.waiting)
 
     def submit(self, request: Request, now: float) -> None:
         """Put a request at the end of the queue. The engine must have been advanced to `now`."""
@@ -171,10 +96,6 @@ class Engine:
         for request in [r for r in self.running if r.left]:
             self.drop(request, now)
 
-    def oldest_waiting(self) -> float | None:
-        """Arrival of the request that has waited longest, or None."""
-        return min((r.arrival for r in self.waiting if not r.left), default=None)
-
     # Scheduling
 
     def _next_ready(self, until: float) -> float:
@@ -218,131 +139,6 @@ class Engine:
         self._began = now
         self._ends = now + self._duration(plan)
         return True
-
-    def _admit(self, plan: list[tuple[Request, int]], budget: int, now: float) -> None:
-        skipped: list[Request] = []
-        loras = {r.adapter for r in self.running if r.adapter}
-        while self.waiting and budget > 0 and len(self.running) < self.settings.max_num_seqs:
-            request = self.waiting[0]
-            if request.adapter and request.adapter not in loras and len(loras) >= self.settings.max_loras:
-                skipped.append(self.waiting.popleft())
-                continue
-            if request.ready_at > now or (not request.fetched and self._fetch(request, now)):
-                skipped.append(self.waiting.popleft())
-                continue
-            count = self._place(request, budget, now)
-            if not count:
-                break
-            self.waiting.popleft()
-            self.running.append(request)
-            if request.adapter:
-                loras.add(request.adapter)
-            plan.append((request, count))
-            budget -= count
-        self.waiting.extendleft(reversed(skipped))
-        self._deferred = len(skipped)
-
-    def _fetch(self, request: Request, now: float) -> bool:
-        """Ask the KV connector once per request; return whether the request now waits for a transfer."""
-        request.fetched = True
-        connector, tally = self.settings.connector, self.tally
-        if not connector.enabled:
-            return False
-        local = self.pool.size(request.family) if request.family is not None else 0
-        local = min(local, request.family_blocks) * self.settings.block_size
-        missing = request.prompt - local
-        if missing <= self.settings.block_size or self._rng.random() >= connector.hit_ratio:
-            return False
-        if self._rng.random() < connector.failure_ratio:
-            tally.transfer_failures += 1
-            return False
-        tokens = (missing - 1) // self.settings.block_size * self.settings.block_size
-        size = tokens * self.settings.kv_bytes_per_token
-        seconds = 0.002 + size / connector.bytes_per_second
-        tally.transfer_time.observe(seconds)
-        tally.offload_bytes["load"] += size
-        tally.offload_seconds["load"] += seconds
-        request.external = tokens
-        request.ready_at = now + seconds
-        return True
-
-    def _place(self, request: Request, budget: int, now: float) -> int:
-        """Look the request's beginning up and give it blocks; return the tokens of its first step, 0 for no room."""
-        pool, size = self.pool, self.settings.block_size
-        limit = (request.tokens - 1) // size  # at least one token is always computed
-        hit = 0
-        if self.settings.prefix_caching:
-            if request.family is not None:
-                pool.acquire(request.family, now)
-                request.held_family = True
-                hit = request.shared = min(pool.size(request.family), request.family_blocks, limit)
-            own = pool.take_back(request.conversation, now) if request.conversation is not None else 0
-            kept = min(own, max(0, limit - hit)) if hit == request.family_blocks else 0
-            pool.free(own - kept)
-            request.blocks = kept
-            hit += kept
-        local = hit * size
-        external = max(0, min(request.external, request.tokens - 1 - local)) // size * size if not request.seen else 0
-        start = local + external
-        count = min(request.tokens - start, budget)
-        request.computed = start
-        if not self._reserve(request, count, now):
-            self._let_go(request, now)
-            request.computed = 0
-            return 0
-        self._count_lookup(request, local, external)
-        if not request.seen:
-            request.seen = True
-            request.first_scheduled = now
-        return count
-
-    def _count_lookup(self, request: Request, local: int, external: int) -> None:
-        tally = self.tally
-        if not self.settings.prefix_caching:
-            return
-        if request.seen:
-            tally.preempted_queries += request.tokens
-            tally.preempted_hits += local
-            return
-        tally.prefix_queries += request.prompt
-        tally.prefix_hits += local
-        tally.cached_tiers["device"] += local
-        request.cached, request.external = local, external
-        if self.settings.connector.enabled:
-            tally.external_queries += request.prompt - local
-            tally.external_hits += external
-            tally.cached_tiers["host"] += external
-
-    def _reserve(self, request: Request, count: int, now: float) -> bool:
-        have = request.shared + request.blocks
-        need = -(-(request.computed + count) // self.settings.block_size) - have
-        if need <= 0:
-            return True
-        if not self.pool.allocate(need, now):
-            return False
-        request.blocks += need
-        return True
-
-    def _preempt(self, request: Request, now: float) -> None:
-        self._let_go(request, now)
-        request.computed = 0
-        request.preemptions += 1
-        self.tally.preemptions += 1
-        self.waiting.appendleft(request)
-
-    def _let_go(self, request: Request, now: float) -> None:
-        """Give up all blocks; full ones with computed content stay cached until somebody needs the room."""
-        pool = self.pool
-        full = max(0, min(request.blocks, request.computed // self.settings.block_size - request.shared))
-        if not self.settings.prefix_caching or request.conversation is None or request.shared < request.family_blocks:
-            full = 0
-        pool.free(request.blocks - full)
-        pool.keep(request.conversation, full, now)
-        request.blocks = 0
-        request.shared = 0
-        if request.held_family:
-            pool.release(request.family, now)
-            request.held_family = False
 
     # Steps
 
@@ -481,18 +277,3 @@ class Engine:
         tally.request_preemptions.observe(request.preemptions)
         tally.computed_length.observe(request.prompt - request.cached - request.external)
         self._on_end(request, now)
-
-    def _publish(self) -> None:
-        gauges = self.tally.gauges
-        gauges.running, gauges.waiting = len(self.running), len(self.waiting)
-        gauges.deferred = min(self._deferred, gauges.waiting)
-        gauges.usage = self.pool.usage
-        for adapters, requests in ((gauges.lora_running, self.running), (gauges.lora_waiting, self.waiting)):
-            adapters.clear()
-            for request in requests:
-                if request.adapter:
-                    adapters[request.adapter] = adapters.get(request.adapter, 0.0) + 1
-
-    def _evicted(self, lifetime: float, idle: float) -> None:
-        self.tally.block_lifetime.observe(lifetime)
-        self.tally.block_idle.observe(idle)

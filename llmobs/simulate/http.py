@@ -18,9 +18,10 @@ from llmobs import stats
 from llmobs.errors import ConfigError
 from llmobs.simulate import facts, render
 from llmobs.simulate.dialects import Dialect, dialect
+from llmobs.simulate.files import DEFAULT, load
 from llmobs.simulate.gpus import SimulatedGpus
 from llmobs.simulate.journaling import Diary
-from llmobs.simulate.scenario import DEFAULT, Scenario, load
+from llmobs.simulate.scenario import Scenario
 from llmobs.simulate.server import SimulatedVllm
 
 #: Longest pause between two looks at what the simulation has done meanwhile, in real seconds.

@@ -14,7 +14,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llmobs.simulate.engine import Engine, Request
+from llmobs.simulate.engine import Engine
+from llmobs.simulate.request import Request
 from llmobs.simulate.scenario import LASTING, Event, ModelSettings, Scenario
 from llmobs.simulate.tally import Tally
 from llmobs.simulate.traffic import SHORTEST_THOUGHT, Source

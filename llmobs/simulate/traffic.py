@@ -10,7 +10,7 @@ import random
 from bisect import bisect_left
 from collections.abc import Iterable
 
-from llmobs.simulate.engine import Request
+from llmobs.simulate.request import Request
 from llmobs.simulate.scenario import Event, Lengths, ModelSettings, Traffic
 
 #: Nobody answers faster than this, in seconds.

@@ -8,7 +8,7 @@ import pytest
 
 from llmobs.errors import ConfigError
 from llmobs.simulate import load, names
-from llmobs.simulate.scenario import parse
+from llmobs.simulate.files import parse
 
 
 @pytest.mark.parametrize("name", names())
