@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llmobs.alerts.model import MODEL, TARGET, Recording, duration, seconds
+from llmobs.alerts.model import MODEL, REPLICA, TARGET, Recording, duration, seconds
 from llmobs.alerts.slo import BAD_REASONS, PERIOD, RATIO_WINDOWS, Objective
 
 #: Labels that a series from outside the contract has.
@@ -58,10 +58,10 @@ BASE: tuple[Recording, ...] = (
         expr=_mean("vllm_inter_token_latency_seconds", "$host"), why="Whether GPU throttling is felt.",
     ),
     Recording(
-        name="target:vllm_requests_in_system:avg5m", labels=TARGET,
-        expr="sum by ($target) (avg_over_time(vllm_num_running_requests[5m]))\n"
-             "+ sum by ($target) (avg_over_time(vllm_request_waiting_queue_length[5m]))",
-        why="Load of a replica.",
+        name="replica:vllm_requests_in_system:avg5m", labels=REPLICA,
+        expr="sum by ($replica) (avg_over_time(vllm_num_running_requests[5m]))\n"
+             "+ sum by ($replica) (avg_over_time(vllm_request_waiting_queue_length[5m]))",
+        why="Load of a replica, or of one of its data-parallel engines.",
     ),
     Recording(
         name="model:vllm_requests_in_system:avg2m", labels=MODEL,

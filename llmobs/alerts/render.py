@@ -176,6 +176,8 @@ def _values(effective: Effective, settings: AlertSettings) -> dict[str, str]:
         for name, (knob, value) in knobs.items()
         if knob is not None and value is not None
     }
+    # Counts "in five minutes" are rates over the recorded five-minute windows times their length.
+    values["span"] = number(300 * scale)
     label = settings.canary
     values["canary"] = f'{label.label}="{label.canary}"'
     values["stable"] = f'{label.label}="{label.stable}"' if label.stable else f'{label.label}!="{label.canary}"'

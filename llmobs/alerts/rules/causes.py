@@ -7,7 +7,7 @@ from llmobs.alerts.rules.common import FULL, OUTAGE, STUCK, of_target, usual
 
 _MIN_REQUESTS = Knob(value=20, unit="requests in 5 minutes", why="a mean of fewer requests says little")
 _SYMPTOMS = (*OUTAGE, *FULL)
-_BUSY = "and on ($model) 300 * model:vllm_requests_ended:rate5m >= $min_requests"
+_BUSY = "and on ($model) $span * model:vllm_requests_ended:rate5m >= $min_requests"
 
 CAUSES = (
     Alert(
@@ -94,7 +94,7 @@ CAUSES = (
         question="Are requests thrown out of the batch and computed again?",
         expr="(model:vllm_preemptions:rate5m / (model:vllm_requests_ended:rate5m > 0) > $threshold\n"
              "or (model:vllm_preemptions:rate5m unless on ($model) model:vllm_requests_ended:rate5m > 0))\n"
-             "and on ($model) 300 * model:vllm_preemptions:rate5m >= $min_events",
+             "and on ($model) $span * model:vllm_preemptions:rate5m >= $min_events",
         threshold=Knob(value=0.1, unit="preemptions per request", why="one request in ten pays its prefill twice"),
         params={"min_events": Knob(value=10, unit="preemptions in 5 minutes", why="a few are the scheduler's everyday")},
         summary="{{ $labels.model_name }} preempts {{ $value | humanize }} times per finished request",
@@ -144,9 +144,9 @@ CAUSES = (
     Alert(
         name="VllmReplicaImbalance", group="causes", scope=MODEL, severity="info", for_="10m",
         question="Does one replica carry the load while others idle?",
-        expr="1 - min by ($model) (target:vllm_requests_in_system:avg5m) / max by ($model) (target:vllm_requests_in_system:avg5m) > $threshold\n"
-             "and on ($model) max by ($model) (target:vllm_requests_in_system:avg5m) >= $min_requests\n"
-             "and on ($model) count by ($model) (target:vllm_requests_in_system:avg5m) >= 2",
+        expr="1 - min by ($model) (replica:vllm_requests_in_system:avg5m) / max by ($model) (replica:vllm_requests_in_system:avg5m) > $threshold\n"
+             "and on ($model) max by ($model) (replica:vllm_requests_in_system:avg5m) >= $min_requests\n"
+             "and on ($model) count by ($model) (replica:vllm_requests_in_system:avg5m) >= 2",
         threshold=Knob(value=0.6, unit="ratio", why="the idlest replica has less than 40 % of the busiest one's requests"),
         params={"min_requests": Knob(value=4, unit="requests", why="with less load any split is uneven")},
         summary="Load of {{ $labels.model_name }} is uneven: the idlest replica has {{ $value | humanizePercentage }} fewer requests than the busiest",
@@ -155,7 +155,7 @@ CAUSES = (
                 "a replica that is slow or just started"),
         first="kubectl get endpoints -l app=vllm",
         stop="routing", prevent=("queue",), inhibited_by=(*_SYMPTOMS, "VllmStartingTooLong"), dashboard="llmobs-fleet",
-        confirm=("target:vllm_requests_in_system:avg5m", "vllm_kv_cache_usage_ratio"),
+        confirm=("replica:vllm_requests_in_system:avg5m", "vllm_kv_cache_usage_ratio"),
         tune="Switch it off for models with a canary of little traffic, or match the canary's label.",
     ),
     Alert(

@@ -13,7 +13,7 @@ def _share(reason: str) -> str:
     failed = f"sum by ($model) (model_reason:vllm_request_failed:rate5m{{{matcher}}})"
     return (
         f"{failed} / (model:vllm_requests_ended:rate5m > 0) > $threshold\n"
-        f"and on ($model) 300 * {failed} >= $min_failures"
+        f"and on ($model) $span * {failed} >= $min_failures"
     )
 
 
@@ -93,7 +93,7 @@ CLIENTS = (
         name="VllmPromptLengthShift", group="clients", scope=MODEL, severity="warning", for_="5m", keep_firing_for="10m",
         question="Did prompts suddenly become much longer?",
         expr="model:vllm_prompt_tokens:mean5m > $threshold * avg_over_time(model:vllm_prompt_tokens:mean5m[1d] offset 10m)\n"
-             "and on ($model) 300 * model:vllm_requests_ended:rate5m >= $min_requests",
+             "and on ($model) $span * model:vllm_requests_ended:rate5m >= $min_requests",
         threshold=Knob(value=2, unit="times the last day's mean", why="a client that sent its system message 16 times made 2048 of 128 tokens"),
         params={"min_requests": Knob(value=20, unit="requests in 5 minutes", why="one long prompt among three is no shift")},
         summary="Prompts of {{ $labels.model_name }} are {{ $value | humanize }} tokens long on average, twice the usual",
@@ -108,7 +108,7 @@ CLIENTS = (
         name="VllmPromptsNearLimit", group="clients", scope=MODEL, severity="warning", for_="5m", keep_firing_for="10m",
         question="Do prompts come close to the longest the model accepts?",
         expr="sum by ($model) (rate(vllm_prompts_near_limit_total[5m])) / (model:vllm_requests_ended:rate5m > 0) > $threshold\n"
-             "and on ($model) 300 * sum by ($model) (rate(vllm_prompts_near_limit_total[5m])) >= $min_prompts",
+             "and on ($model) $span * sum by ($model) (rate(vllm_prompts_near_limit_total[5m])) >= $min_prompts",
         threshold=Knob(value=0.05, unit="ratio", why="one in twenty: the next ones are cut or refused"),
         params={"min_prompts": Knob(value=5, unit="prompts in 5 minutes", why="single long documents are normal")},
         summary="{{ $value | humanizePercentage }} of the prompts of {{ $labels.model_name }} take more than 90 % of its context",
