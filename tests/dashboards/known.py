@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -109,7 +110,8 @@ class KnownVllm:
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                with contextlib.suppress(OSError):  # the reader gave up: it asks again
+                    self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
                 pass

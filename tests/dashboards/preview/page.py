@@ -47,11 +47,11 @@ def svg(board: Json, ask: Ask, times: list[float], note: str) -> tuple[str, int]
             folded = "  (folded in Grafana)" if panel["collapsed"] else ""
             parts.append(label(x + 2, y + 21, f"▾ {panel['title']}{folded}", size=15, fill="#24292e", bold=True))
             continue
-        inside = _inside(panel, ask, times, w - 16, h - 36)
+        drawn = inside(panel, ask, times, w - 16, h - 36)
         parts.append(
             f'<g transform="translate({x + 4:.1f} {y:.1f})"><rect width="{w:.1f}" height="{h}" rx="3" fill="#ffffff" '
             f'stroke="#d8dee4"/>{label(9, 18, panel["title"], size=12, fill="#24292e", bold=True)}'
-            f'<svg x="8" y="28" width="{w - 16:.1f}" height="{h - 36}">{inside}</svg></g>'
+            f'<svg x="8" y="28" width="{w - 16:.1f}" height="{h - 36}">{drawn}</svg></g>'
         )
     height = int(bottom + 14)
     head = label(6, 26, board["title"], size=20, fill="#24292e", bold=True) + label(
@@ -63,7 +63,8 @@ def svg(board: Json, ask: Ask, times: list[float], note: str) -> tuple[str, int]
     return f'<rect width="100%" height="100%" fill="#f4f5f5"/>{head}{"".join(parts)}', height
 
 
-def _inside(panel: Json, ask: Ask, times: list[float], width: float, height: float) -> str:
+def inside(panel: Json, ask: Ask, times: list[float], width: float, height: float) -> str:
+    """Return the drawing of one panel, without its frame."""
     if panel["datasource"]["type"] == "tempo":
         wrapped = textwrap.wrap(panel["targets"][0]["query"], max(20, int(width / 6.6)))[:5]
         words = "".join(label(10, height / 2 + 18 + i * 15, line, size=11) for i, line in enumerate(wrapped))
