@@ -22,10 +22,16 @@ def files(options: Options) -> Files:
     Raises ConfigError for a knob that cannot be used, GenerateError when the rules it makes are not sound.
     """
     if options.format is not None and options.format not in FORMATS:
-        raise ConfigError(f"--format {options.format}: alerts know rules, prometheusrule{nearest(options.format, FORMATS)}")
+        raise ConfigError(
+            f"--format {options.format}: alerts know rules, prometheusrule{nearest(options.format, FORMATS)}"
+        )
     settings = load(options.config)
     made = groups(settings, options.without)
-    labels = (*settings.selector, settings.canary.label, *(label for r in settings.rules.values() for label in _matched(r)))
+    labels = (
+        *settings.selector,
+        settings.canary.label,
+        *(label for r in settings.rules.values() for label in _matched(r)),
+    )
     wrong = problems([group for gs in made.values() for group in gs], labels, settings.scope)
     if wrong:
         raise GenerateError(f"the rules are not sound: {'; '.join(wrong)}")

@@ -30,9 +30,7 @@ Rule = Mapping[str, Any]
 
 def counters() -> frozenset[str]:
     """Return the series of the contract that only ever grow."""
-    return frozenset(
-        name for m in METRICS.values() if m.kind in ("counter", "histogram") for name in series_names(m)
-    )
+    return frozenset(name for m in METRICS.values() if m.kind in ("counter", "histogram") for name in series_names(m))
 
 
 def problems(
@@ -146,7 +144,9 @@ def _matcher(name: str, matcher: Any) -> Iterator[str]:
     if not values:
         return
     pattern = matcher.value if op in ("Re", "NotRe") else re.escape(matcher.value)
-    parts = matcher.value.split("|") if op in ("Re", "NotRe") and re.fullmatch(r"[\w|.-]+", matcher.value) else [pattern]
+    parts = (
+        matcher.value.split("|") if op in ("Re", "NotRe") and re.fullmatch(r"[\w|.-]+", matcher.value) else [pattern]
+    )
     for part in parts:
         if not any(re.fullmatch(part, value) for value in values):
             yield f"{name} never has {matcher.name}={part!r}{nearest(part, values)}"
@@ -288,4 +288,8 @@ def _binary_labels(node: Any, scope: frozenset[str]) -> set[str] | None:
         return left | extra
     if many.endswith("OneToMany"):
         return right | extra
-    return set(modifier.matching.labels) if str(modifier.matching).startswith("on") else left - set(modifier.matching.labels)
+    return (
+        set(modifier.matching.labels)
+        if str(modifier.matching).startswith("on")
+        else left - set(modifier.matching.labels)
+    )

@@ -17,7 +17,9 @@ from llmobs.catalog import METRICS, series_names
 from llmobs.errors import ConfigError
 
 #: Labels that Prometheus or its service discovery adds to everything it scrapes.
-SCRAPE_LABELS = frozenset({"job", "instance", "cluster", "namespace", "pod", "node", "container", "service", "endpoint"})
+SCRAPE_LABELS = frozenset(
+    {"job", "instance", "cluster", "namespace", "pod", "node", "container", "service", "endpoint"}
+)
 
 _LABELLED = {
     "model": MODEL,
@@ -51,7 +53,9 @@ def render(template: str, values: Mapping[str, str], scope: Sequence[str], scale
     """Return the template with its names filled in and its windows shortened."""
     labels = {name: ", ".join((*scope, *own)) for name, own in _LABELLED.items()}
     text = Template(template).substitute({**labels, **values})
-    return _WINDOW.sub(lambda m: m.group(0).replace(m.group(1) or m.group(2), shortened(m.group(1) or m.group(2), scale)), text)
+    return _WINDOW.sub(
+        lambda m: m.group(0).replace(m.group(1) or m.group(2), shortened(m.group(1) or m.group(2), scale)), text
+    )
 
 
 def selected(expression: str, matchers: Iterable[Matcher], scope: Sequence[str]) -> str:

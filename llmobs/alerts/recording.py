@@ -6,6 +6,7 @@ The level says what one series is about; the labels of `AlertSettings.scope` (cl
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from llmobs.alerts.model import MODEL, REPLICA, TARGET, Recording, duration, seconds
 from llmobs.alerts.slo import BAD_REASONS, PERIOD, RATIO_WINDOWS, Objective
@@ -133,10 +134,10 @@ def objective_rules(objective: Objective) -> Iterator[tuple[Recording, tuple[tup
         requests = f"({good} or 0 * {bad})\n+ {bad}"
     else:
         requests = f"sum by ($model) (rate({objective.histogram}_count[5m]))"
-        good = f"sum by ($model) (rate({objective.histogram}_bucket{{le=\"$boundary\"}}[5m]))"
+        good = f'sum by ($model) (rate({objective.histogram}_bucket{{le="$boundary"}}[5m]))'
         bad = f"{requests}\n- {good}"
     tiers = tuple((m, o.target) for m, o in objective.models.items())
-    mine = {"labels": (*MODEL, "slo"), "also": also}
+    mine: dict[str, Any] = {"labels": (*MODEL, "slo"), "also": also}
     yield Recording(name="model:vllm_slo_requests:rate5m", expr=requests, why="Events that count.", **mine), ()
     yield Recording(name="model:vllm_slo_bad:rate5m", expr=bad, why="Those that were not good.", **mine), tiers
     yield (
@@ -158,7 +159,9 @@ def budget_rules() -> Iterator[Recording]:
             # Means of the five-minute rates: the sums stay exact, and nobody reads 30 days of histograms.
             bad = f"avg_over_time(model:vllm_slo_bad:rate5m[{window}])"
             requests = f"avg_over_time(model:vllm_slo_requests:rate5m[{window}])"
-            yield Recording(name=f"model:vllm_slo_bad:rate{window}", expr=bad, labels=labels, why="Bad events per second.")
+            yield Recording(
+                name=f"model:vllm_slo_bad:rate{window}", expr=bad, labels=labels, why="Bad events per second."
+            )
         yield Recording(
             name=f"model:vllm_slo_errors:ratio_rate{window}", expr=_per(bad, requests), labels=labels,
             why="Share of bad events.",

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from llmobs.alerts.model import Alert, Recording, seconds
-from llmobs.alerts.promql import cells, negative, positive, render, selected
+from llmobs.alerts.promql import Matcher, cells, negative, positive, render, selected
 from llmobs.alerts.recording import BASE, budget_rules, objective_rules, shortened
 from llmobs.alerts.settings import AlertSettings, Effective
 from llmobs.alerts.slo import WINDOWS, Objective
@@ -58,7 +58,10 @@ def groups(settings: AlertSettings, without: Iterable[str] = ()) -> dict[str, li
     for name, members in FILES.items():
         if name in left:
             continue
-        made = [_group(f"llmobs-{member}", list(_alerts(settings, member, traces="tempo" not in left)), settings) for member in members]
+        made = [
+            _group(f"llmobs-{member}", list(_alerts(settings, member, traces="tempo" not in left)), settings)
+            for member in members
+        ]
         found[name] = [group for group in made if group["rules"]]
     return {name: gs for name, gs in found.items() if gs}
 
@@ -116,7 +119,10 @@ def _alerts(settings: AlertSettings, group: str, *, traces: bool) -> Iterator[Ru
             continue
         overrides = rule.overrides
         if rule.general.alert.additive:
-            parts = [(rule.general, [()]), *((o, list(cells(o.match, ()))) for o in overrides)]
+            parts: list[tuple[Effective, list[tuple[Matcher, ...]]]] = [
+                (rule.general, [()]),
+                *((o, list(cells(o.match, ()))) for o in overrides),
+            ]
         else:
             earlier = [o.match for o in overrides]
             parts = [(o, list(cells(o.match, earlier[:i]))) for i, o in enumerate(overrides)]
@@ -127,13 +133,20 @@ def _alerts(settings: AlertSettings, group: str, *, traces: bool) -> Iterator[Ru
                     yield from _alert(effective, matchers, settings, traces=traces)
 
 
-def _alert(effective: Effective, matchers: Iterable[Any], settings: AlertSettings, *, traces: bool) -> Iterator[Rule]:
+def _alert(
+    effective: Effective, matchers: Iterable[Matcher], settings: AlertSettings, *, traces: bool
+) -> Iterator[Rule]:
     alert = effective.alert
     if "<long>" not in alert.expr:
         yield _rule(effective, matchers, settings, {}, traces=traces)
         return
     for long, short, factor, for_, severity in WINDOWS:
-        words = {"long": long, "short": short, "factor": f"{factor:g}", "long_seconds": number(seconds(long) * settings.time_scale)}
+        words = {
+            "long": long,
+            "short": short,
+            "factor": f"{factor:g}",
+            "long_seconds": number(seconds(long) * settings.time_scale),
+        }
         rule = _rule(effective, matchers, settings, words, traces=traces)
         if effective.severity == alert.severity:
             rule["labels"]["severity"] = severity
@@ -149,7 +162,12 @@ def number(value: float) -> str:
 
 
 def _rule(
-    effective: Effective, matchers: Iterable[Any], settings: AlertSettings, words: Mapping[str, str], *, traces: bool
+    effective: Effective,
+    matchers: Iterable[Matcher],
+    settings: AlertSettings,
+    words: Mapping[str, str],
+    *,
+    traces: bool,
 ) -> Rule:
     alert = effective.alert
     expr = alert.expr
@@ -163,7 +181,7 @@ def _rule(
     if effective.keep_firing_for and seconds(effective.keep_firing_for):
         rule["keep_firing_for"] = shortened(effective.keep_firing_for, settings.time_scale)
     rule["labels"] = {"severity": effective.severity, "group": alert.group, **alert.also, **settings.labels}
-    rule["annotations"] = annotations(effective, settings, words, traces=traces)
+    rule["annotations"] = texts(effective, settings, words, traces=traces)
     return rule
 
 
@@ -184,11 +202,19 @@ def _values(effective: Effective, settings: AlertSettings) -> dict[str, str]:
     return values
 
 
-def annotations(effective: Effective, settings: AlertSettings, words: Mapping[str, str], *, traces: bool = True) -> dict[str, str]:
+def texts(
+    effective: Effective, settings: AlertSettings, words: Mapping[str, str], *, traces: bool = True
+) -> dict[str, str]:
     """Return the texts of an alert: what, why in order of likelihood, what to run first, and where to look."""
     alert = effective.alert
     causes = "; ".join(f"{i}. {cause}" for i, cause in enumerate(alert.causes, 1))
-    limit = "" if effective.threshold is None else f" Limit: {number(effective.threshold)} {alert.threshold.unit}." if alert.threshold else ""
+    limit = (
+        ""
+        if effective.threshold is None
+        else f" Limit: {number(effective.threshold)} {alert.threshold.unit}."
+        if alert.threshold
+        else ""
+    )
     made = {
         "summary": alert.summary,
         "description": f"{alert.impact} Likely causes: {causes}. First: {alert.first}{'' if alert.first.endswith('.') else '.'}{limit}",
@@ -207,7 +233,9 @@ def annotations(effective: Effective, settings: AlertSettings, words: Mapping[st
 def dashboard_url(alert: Alert, settings: AlertSettings) -> str:
     """Return the link to the board that shows the alert, with its variables and the last hour set."""
     variables = {"model_name": "model", "target": "target", "engine": "engine", "instance": "instance"}
-    parts = [f"var-{variables[label]}={{{{ $labels.{label} | urlquery }}}}" for label in alert.scope if label in variables]
+    parts = [
+        f"var-{variables[label]}={{{{ $labels.{label} | urlquery }}}}" for label in alert.scope if label in variables
+    ]
     return f"{settings.grafana_url}/d/{alert.dashboard}?" + "&".join([*parts, "from=now-1h", "to=now"])
 
 
@@ -231,9 +259,12 @@ def rule_files(settings: AlertSettings, options: Options) -> dict[str, str]:
     if options.format == "prometheusrule":
         documents = [_object(name, gs, settings) for name, gs in made.items()]
         header = _HEADER.format(title="All rules for the Prometheus operator.")
-        return {"alerts/prometheusrule.yaml": header_lines(header) + "---\n" + "---\n".join(dump(d, "") for d in documents)}
+        return {
+            "alerts/prometheusrule.yaml": header_lines(header) + "---\n" + "---\n".join(dump(d, "") for d in documents)
+        }
     return {
-        f"alerts/{name}.rules.yaml": dump({"groups": gs}, _HEADER.format(title=_TITLES[name])) for name, gs in made.items()
+        f"alerts/{name}.rules.yaml": dump({"groups": gs}, _HEADER.format(title=_TITLES[name]))
+        for name, gs in made.items()
     }
 
 
@@ -265,4 +296,3 @@ def plain(text: str) -> str:
     """Return a text without Go template actions, for pages."""
     words = re.sub(r"\{\{\s*\$labels\.(\w+)[^}]*\}\}", r"‹\1›", text)
     return re.sub(r"\{\{[^}]*\}\}", "‹value›", words)
-

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from llmobs.alerts.model import SEVERITIES, Alert
-from llmobs.alerts.render import dump, shortened
+from llmobs.alerts.recording import shortened
+from llmobs.alerts.render import dump
 from llmobs.alerts.rules import ALERTS
 from llmobs.alerts.settings import AlertSettings
 

@@ -69,7 +69,9 @@ def runbook_files(settings: AlertSettings) -> dict[str, str]:
         f"| [{a.name}]({a.name}.md) | {settings.rules[a.name].general.severity}{'' if a.enabled else ' (off)'} | {a.question} |\n"
         for a in ALERTS.values()
     )
-    pages["docs/runbooks/README.md"] = f"# Runbooks\n\nOne page per alert.\n\n| alert | severity | question |\n|---|---|---|\n{rows}"
+    pages["docs/runbooks/README.md"] = (
+        f"# Runbooks\n\nOne page per alert.\n\n| alert | severity | question |\n|---|---|---|\n{rows}"
+    )
     return pages
 
 
@@ -125,7 +127,9 @@ def _knobs(alert: Alert, effective: Effective) -> str:
     table = f"| knob | value | why |\n|---|---|---|\n{rows}| `for` | {effective.for_} | |\n"
     example = f"\n```yaml\nalerts:\n  rules:\n    {alert.name}:\n      {_example(alert, effective)}\n```\n"
     silenced = ", ".join(f"[{n}]({n}.md)" for n in alert.inhibited_by)
-    return table + example + (f"\nSilenced while one of these fires for the same thing: {silenced}." if silenced else "")
+    return (
+        table + example + (f"\nSilenced while one of these fires for the same thing: {silenced}." if silenced else "")
+    )
 
 
 def _example(alert: Alert, effective: Effective) -> str:

@@ -64,9 +64,9 @@ class Rule:
     def for_model(self, model: str | None) -> Effective:
         """Return what holds for a model's series that have no other label an override asks for."""
         for override in self.overrides:
-            if model is not None and len(override.match) == 1 and override.match[0][0] == "model_name":
-                if any(_matches(value, model) for value in override.match[0][1]):
-                    return override
+            only_model = model is not None and len(override.match) == 1 and override.match[0][0] == "model_name"
+            if only_model and any(_matches(value, str(model)) for value in override.match[0][1]):
+                return override
         return self.general
 
 
@@ -97,7 +97,9 @@ class AlertSettings:
     prometheusrule_labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     canary: Canary = field(default_factory=Canary)
     objectives: tuple[Objective, ...] = field(default_factory=lambda: objectives({}))
-    rules: Mapping[str, Rule] = field(default_factory=lambda: MappingProxyType({n: _rule(a, {}) for n, a in ALERTS.items()}))
+    rules: Mapping[str, Rule] = field(
+        default_factory=lambda: MappingProxyType({n: _rule(a, {}) for n, a in ALERTS.items()})
+    )
 
     def threshold(self, alert: str, model: str | None = None) -> float | None:
         """Return the threshold of an alert for a model, in the unit of its metric; None when it has none."""

@@ -80,7 +80,9 @@ def _objective(base: Objective, given: Any, where: str) -> Objective:
     target, boundary = given.get("target", base.target), given.get("boundary", base.boundary)
     # 14.4 times the budget must be below 1, or the fastest page could never fire.
     if isinstance(target, bool) or not isinstance(target, (int, float)) or not 1 - 1 / 14.4 < target < 1:
-        raise ConfigError(f"{where}.target: {target!r} is not a share above 0.931 and below 1; below it no page can fire")
+        raise ConfigError(
+            f"{where}.target: {target!r} is not a share above 0.931 and below 1; below it no page can fire"
+        )
     if boundary is not None and (isinstance(boundary, bool) or not isinstance(boundary, (int, float)) or boundary <= 0):
         raise ConfigError(f"{where}.boundary: {boundary!r} is not a bucket bound in seconds")
     own = replace(

@@ -95,7 +95,9 @@ def all_cases(settings: AlertSettings) -> Iterator[Case]:
         for override in rule.overrides:
             if len(override.match) == 1 and override.match[0][0] == "model_name":
                 model = override.match[0][1][0]
-                if not model.startswith("~") and "model_name" in rule.general.alert.expr + "".join(rule.general.alert.scope):
+                if not model.startswith("~") and "model_name" in rule.general.alert.expr + "".join(
+                    rule.general.alert.scope
+                ):
                     yield from cases_of(settings, override, model)
         del name
 
@@ -121,7 +123,9 @@ def _test(case: Case, settings: AlertSettings) -> dict[str, Any]:
     return {
         "name": f"{case.alert}: {case.title}",
         "interval": f"{case.interval:g}s",
-        "input_series": [{"series": name, "values": notation(parts, case.interval, end)} for name, parts in case.series],
+        "input_series": [
+            {"series": name, "values": notation(parts, case.interval, end)} for name, parts in case.series
+        ],
         "alert_rule_test": [
             {
                 "eval_time": f"{math.ceil(check.at)}s",

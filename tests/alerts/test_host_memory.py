@@ -21,7 +21,7 @@ def _published(cgroup: Path) -> dict[str, object]:
     return {s.metric: s.value for s in found}
 
 
-@pytest.fixture()
+@pytest.fixture
 def cgroup(tmp_path: Path) -> Path:
     (tmp_path / "memory.events").write_text("oom_kill 0\n")
     (tmp_path / "memory.current").write_text("9000\n")

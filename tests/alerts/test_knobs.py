@@ -114,7 +114,10 @@ def test_models_that_must_exist(tmp_path: Path) -> None:
         ("alerts:\n  slo:\n    ttft: {target: 0.9}\n", "no page can fire"),
         ("alerts:\n  slo:\n    tftt: {target: 0.99}\n", "did you mean 'ttft'"),
         ("alerts:\n  rules:\n    VllmQueueLong:\n      match:\n        - threshold: 4\n", "labels"),
-        ("alerts:\n  rules:\n    VllmPrefillSlow:\n      match:\n        - labels: {color: red}\n", "has the label 'color'"),
+        (
+            "alerts:\n  rules:\n    VllmPrefillSlow:\n      match:\n        - labels: {color: red}\n",
+            "has the label 'color'",
+        ),
         ("alerts: [1]\n", "must be a mapping"),
         ("alerts: {a: [}\n", "is not YAML"),
     ],
@@ -149,8 +152,15 @@ def test_selector_reaches_every_selector(tmp_path: Path) -> None:
 def test_operator_format() -> None:
     """The same rules as objects for the operator: same groups, same rules."""
     plain = files(Options())
-    objects = [d for d in yaml.safe_load_all(files(Options(format="prometheusrule"))["alerts/prometheusrule.yaml"]) if d]
-    groups = [g for n, t in plain.items() if n.endswith(".rules.yaml") and "/tests/" not in n for g in yaml.safe_load(t)["groups"]]
+    objects = [
+        d for d in yaml.safe_load_all(files(Options(format="prometheusrule"))["alerts/prometheusrule.yaml"]) if d
+    ]
+    groups = [
+        g
+        for n, t in plain.items()
+        if n.endswith(".rules.yaml") and "/tests/" not in n
+        for g in yaml.safe_load(t)["groups"]
+    ]
     assert [g for d in objects for g in d["spec"]["groups"]] == groups
     assert {d["kind"] for d in objects} == {"PrometheusRule"}
 

@@ -41,7 +41,10 @@ def test_own_rules_are_clean() -> None:
         ('increase(vllm_request_failed_total{reason=~"oom|killed"}[5m]) > 0', "never has reason='killed'"),
         ('increase(vllm_request_failed_total{reason="out_of_memory"}[5m]) > 0', "never has reason"),
         ("absent(vllm_up)", "without for"),
-        ("sum by (model_name) (vllm_num_running_requests) / sum by (target) (vllm_num_running_requests) > 1", "use on()"),
+        (
+            "sum by (model_name) (vllm_num_running_requests) / sum by (target) (vllm_num_running_requests) > 1",
+            "use on()",
+        ),
         ("sum by (model_name) (vllm_up) > 1 and on (target) sum by (model_name) (vllm_up) > 1", "has no (target)"),
         ("sum by (model_name) (vllm_up) / ignoring (le) sum by (target) (vllm_up) > 1", "still compares"),
         ("histogram_quantile(0.9, rate(vllm_time_to_first_token_seconds_bucket[5m])) > 1", "summed by le"),
@@ -66,14 +69,16 @@ def test_template_in_label() -> None:
 
 def test_texts_with_labels_that_are_gone() -> None:
     """A text that names a label the expression has aggregated away would print nothing."""
-    texts = {k: "x" for k in ("description", "runbook_url", "dashboard_url")}
+    texts = dict.fromkeys(("description", "runbook_url", "dashboard_url"), "x")
     found = _lint(annotations={**texts, "summary": "{{ $labels.target }} is full"})
     assert any("name the label target" in p for p in found)
 
 
 def test_missing_text() -> None:
     """An alert without a runbook is one without an action."""
-    assert any("no runbook_url" in p for p in _lint(annotations={"summary": "s", "description": "d", "dashboard_url": "u"}))
+    assert any(
+        "no runbook_url" in p for p in _lint(annotations={"summary": "s", "description": "d", "dashboard_url": "u"})
+    )
 
 
 def test_duplicate() -> None:

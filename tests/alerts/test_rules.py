@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from llmobs.alerts import files
+from llmobs.alerts.promql import all_series
 from llmobs.alerts.rules import ALERTS
 from llmobs.alerts.rules.gpu import XID_TIERS, check_tiers
 from llmobs.alerts.settings import load
 from llmobs.alerts.unit import all_cases, everything_on
 from llmobs.catalog import METRICS, series_names
-from llmobs.alerts.promql import all_series
 from llmobs.errors import GenerateError
 from llmobs.generate import Options
 from tests.conftest import ROOT
@@ -73,7 +73,9 @@ def test_unit_tests_follow_the_knobs(tmp_path: Path) -> None:
 def test_a_models_own_limit_is_tested(tmp_path: Path) -> None:
     """Five lines for one model: its cases run against its own rule and hold."""
     config = tmp_path / "knobs.yaml"
-    config.write_text("alerts:\n  rules:\n    CanaryLatencyWorse:\n      models:\n        big: {threshold: 1.4, severity: critical}\n")
+    config.write_text(
+        "alerts:\n  rules:\n    CanaryLatencyWorse:\n      models:\n        big: {threshold: 1.4, severity: critical}\n"
+    )
     folder = _write(tmp_path, Options(config=config))
     assert "CanaryLatencyWorse: big: p95 is worse" in (folder / "alerts/tests/canary.test.yaml").read_text()
     _promtool("test", "rules", folder / "alerts/tests/canary.test.yaml")
@@ -117,7 +119,11 @@ def test_default_set_has_no_alert_on_what_is_no_fault() -> None:
     """Low hit rate alone, absolute latency of whole answers, low GPU use: off, or context only."""
     assert ALERTS["VllmCacheHitRateLow"].severity == "info"
     assert not ALERTS["VllmE2EP95High"].enabled
-    assert not any("utilization_ratio" in a.expr.split("\n")[0] and "<" in a.expr.split("\n")[0] for a in ALERTS.values() if a.enabled)
+    assert not any(
+        "utilization_ratio" in a.expr.split("\n")[0] and "<" in a.expr.split("\n")[0]
+        for a in ALERTS.values()
+        if a.enabled
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +144,14 @@ def test_every_alert_has_a_runbook(written: Path) -> None:
     """Every alert's runbook is there, with all its parts, and every link in it leads somewhere."""
     for name in ALERTS:
         page = (written / f"docs/runbooks/{name}.md").read_text(encoding="utf-8")
-        for part in ("means for users", "Is it real", "Stop the bleeding", "Find the cause", "Prevent it", "When to tune"):
+        for part in (
+            "means for users",
+            "Is it real",
+            "Stop the bleeding",
+            "Find the cause",
+            "Prevent it",
+            "When to tune",
+        ):
             assert part in page, (name, part)
         assert "Kubernetes:" in page
         assert "Plain host:" in page

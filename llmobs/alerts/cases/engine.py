@@ -10,7 +10,7 @@ FOREVER = float("inf")
 Cases = Callable[[Knobs], Iterator[Case]]
 
 
-def _state(k: Knobs, *parts: tuple[str, float], target: str = 't', instance: str = "a:9401") -> list[Series]:
+def _state(k: Knobs, *parts: tuple[str, float], target: str = "t", instance: str = "a:9401") -> list[Series]:
     """The state of a target over time, and vllm_up with it."""
     labels = f'instance="{instance}",target="{target}"'
     made: list[Series] = [
@@ -29,7 +29,10 @@ def _until(series: list[Series], end: float) -> list[Series]:
 
 
 def model_down(k: Knobs) -> Iterator[Case]:
-    both = [*_state(k, ("ready", 300), ("unreachable", FOREVER)), *_state(k, ("ready", 300), ("dead", FOREVER), instance="b:9401")]
+    both = [
+        *_state(k, ("ready", 300), ("unreachable", FOREVER)),
+        *_state(k, ("ready", 300), ("dead", FOREVER), instance="b:9401"),
+    ]
     yield k.case("every replica is gone", both, 300, k.fires())
     one = [*_state(k, ("ready", 300), ("unreachable", FOREVER)), *_state(k, ("ready", FOREVER), instance="b:9401")]
     yield k.case("one of two is left", one, 300)
@@ -67,7 +70,10 @@ def metrics_absent(k: Knobs) -> Iterator[Case]:
 
 def model_vanished(k: Knobs) -> Iterator[Case]:
     mine = _until(_state(k, ("ready", FOREVER)), 600)
-    other = [(n.replace(f'model_name="{k.model}"', 'model_name="other"'), p) for n, p in _state(k, ("ready", FOREVER), instance="b:9401")]
+    other = [
+        (n.replace(f'model_name="{k.model}"', 'model_name="other"'), p)
+        for n, p in _state(k, ("ready", FOREVER), instance="b:9401")
+    ]
     # Five minutes after its last sample Prometheus calls a series gone.
     ended = [Check(at=600 + 4000, fires=())]
     yield k.case("the targets are gone from discovery", [*mine, *other], 960, k.fires(), also=ended)
@@ -104,11 +110,15 @@ def restarted(k: Knobs) -> Iterator[Case]:
 def out_of_memory(k: Knobs) -> Iterator[Case]:
     oom = f'vllm_oom_total{{{k.target},kind="cuda"}}'
     started = ('process_start_time_seconds{instance="a:9401"}', (flat(-100000),))
-    yield k.case("an event", [k.seen(), (oom, (flat(0, 300), flat(1)))], 330, k.fires(), also=[Check(at=3600, fires=())])
+    yield k.case(
+        "an event", [k.seen(), (oom, (flat(0, 300), flat(1)))], 330, k.fires(), also=[Check(at=3600, fires=())]
+    )
     yield k.case("none", [k.seen(), started, (oom, (flat(0),))], 330)
     yield k.case("the first sample is already 1", [k.seen(), started, (oom, (gone(300), flat(1)))], 330, k.fires())
     fresh = ('process_start_time_seconds{instance="a:9401"}', (gone(300), flat(300)))
-    yield k.case("a sidecar that has just started finds an old count", [k.seen(), fresh, (oom, (gone(300), flat(1)))], 330)
+    yield k.case(
+        "a sidecar that has just started finds an old count", [k.seen(), fresh, (oom, (gone(300), flat(1)))], 330
+    )
     requests = f'vllm_request_failed_total{{{k.replica},reason="oom"}}'
     yield k.case("requests failed for it", [k.seen(), (requests, (flat(0, 300), flat(4)))], 330, k.fires())
 
@@ -120,7 +130,12 @@ def _gauge(name: str, low: float, high: float, *, wait: float = 300) -> Cases:
         series = f"{name}{{{k.replica}}}"
         yield k.case("above the threshold", [(series, (flat(0, wait), flat(k.t * high)))], wait, k.fires())
         yield k.case("below it", [(series, (flat(0, wait), flat(k.t * low)))], wait)
-        yield k.case("one spike between two evaluations", [(series, (flat(0, wait), flat(k.t * high, 15), flat(0)))], wait + 15, interval=15)
+        yield k.case(
+            "one spike between two evaluations",
+            [(series, (flat(0, wait), flat(k.t * high, 15), flat(0)))],
+            wait + 15,
+            interval=15,
+        )
 
     return cases
 
@@ -142,9 +157,17 @@ def tokens_dropped(k: Knobs) -> Iterator[Case]:
     load = k.p("min_requests") + 5
     idle = (waiting, (flat(0),))
     slow, fine = 100 * (1 - k.t - 0.1), 100 * (1 - k.t + 0.1)
-    yield k.case("slower at the same load", [(tokens, (grow(100, 900), grow(slow))), (running, (flat(load),)), idle], 1050, k.fires())
-    yield k.case("slower because there is less to do",
-                 [(tokens, (grow(100, 900), grow(slow))), (running, (flat(load, 900), flat(load * 0.4))), idle], 1050)
+    yield k.case(
+        "slower at the same load",
+        [(tokens, (grow(100, 900), grow(slow))), (running, (flat(load),)), idle],
+        1050,
+        k.fires(),
+    )
+    yield k.case(
+        "slower because there is less to do",
+        [(tokens, (grow(100, 900), grow(slow))), (running, (flat(load, 900), flat(load * 0.4))), idle],
+        1050,
+    )
     yield k.case("a little slower", [(tokens, (grow(100, 900), grow(fine))), (running, (flat(load),)), idle], 1050)
     yield k.case("no traffic at all", [(tokens, (flat(5),)), (running, (flat(0),)), idle], 1050)
     reset = [(tokens, (flat(0, 15), grow(100, 900), flat(0, 30), grow(100))), (running, (flat(load),)), idle]
@@ -166,10 +189,20 @@ def _cache(k: Knobs, before: float, now: float, rate: float, turn: float) -> lis
 
 def hit_rate_low(k: Knobs) -> Iterator[Case]:
     rate = k.p("min_tokens") * 3
-    yield k.case("below the model's own usual", _cache(k, 0.8, 0.8 * k.t * 0.8, rate, 14400), 14400 + 400, k.fires(), interval=60)
+    yield k.case(
+        "below the model's own usual", _cache(k, 0.8, 0.8 * k.t * 0.8, rate, 14400), 14400 + 400, k.fires(), interval=60
+    )
     yield k.case("a little below", _cache(k, 0.8, 0.8 * min(1, k.t * 1.2), rate, 14400), 14400 + 400, interval=60)
-    yield k.case("always that low", _cache(k, 0.05, 0.05, rate, 14400), 14400 + 400, interval=60) if not k.p("floor") else k.case(
-        "above the floor", _cache(k, k.p("floor") + 0.02, k.p("floor") + 0.02, rate, 14400), 14400 + 400, interval=60)
+    yield (
+        k.case("always that low", _cache(k, 0.05, 0.05, rate, 14400), 14400 + 400, interval=60)
+        if not k.p("floor")
+        else k.case(
+            "above the floor",
+            _cache(k, k.p("floor") + 0.02, k.p("floor") + 0.02, rate, 14400),
+            14400 + 400,
+            interval=60,
+        )
+    )
     yield k.case("hardly any traffic", _cache(k, 0.8, 0.1, k.p("min_tokens") * 0.5, 14400), 14400 + 400, interval=60)
 
 
@@ -187,11 +220,16 @@ def _p95(name: str) -> Cases:
         enough = k.p("min_requests") / 300 * 3
         bounds = {f"{k.t * 0.5!r}": 0.5, f"{k.t * 0.9!r}": 0.5, f"{k.t * 2!r}": 1.0, "+Inf": 1.0}
         fast = {**bounds, f"{k.t * 0.5!r}": 0.9, f"{k.t * 0.9!r}": 0.99}
-        yield k.case("p95 above the threshold", histogram(name, k.replica, (enough, bounds, k.t, FOREVER)), 600, k.fires())
+        yield k.case(
+            "p95 above the threshold", histogram(name, k.replica, (enough, bounds, k.t, FOREVER)), 600, k.fires()
+        )
         yield k.case("p95 below it", histogram(name, k.replica, (enough, fast, k.t / 2, FOREVER)), 600)
         few = k.p("min_requests") / 300 * 0.5
         yield k.case("slow, but only a few requests", histogram(name, k.replica, (few, bounds, k.t, FOREVER)), 600)
-        other = [(n.replace(f'"{k.model}"', '"another"'), p) for n, p in histogram(name, k.replica, (enough * 20, fast, 0.1, FOREVER))]
+        other = [
+            (n.replace(f'"{k.model}"', '"another"'), p)
+            for n, p in histogram(name, k.replica, (enough * 20, fast, 0.1, FOREVER))
+        ]
         mixed = [*histogram(name, k.replica, (enough, bounds, k.t, FOREVER)), *other]
         yield k.case("a busy fast model does not hide it", mixed, 600, k.fires())
 
@@ -211,19 +249,26 @@ def _phase(histogram_name: str) -> Cases:
         yield k.case("slower than an hour ago", mean(usual * (k.t + 0.5)), 7200 + 420, k.fires(), interval=60)
         yield k.case("a little slower", mean(usual * (k.t - 0.3)), 7200 + 420, interval=60)
         quiet = (ended[0], (grow(k.p("min_requests") / 300 * 0.3),))
-        yield k.case("slow, but hardly a request", [k.seen(), quiet, *mean(usual * (k.t + 0.5))[2:]], 7200 + 420, interval=60)
+        yield k.case(
+            "slow, but hardly a request", [k.seen(), quiet, *mean(usual * (k.t + 0.5))[2:]], 7200 + 420, interval=60
+        )
 
     return cases
 
 
 def queue_growing(k: Knobs) -> Iterator[Case]:
-    waiting, drain = f"vllm_request_waiting_queue_length{{{k.replica}}}", f"vllm_request_queue_drain_seconds{{{k.replica}}}"
+    waiting, drain = (
+        f"vllm_request_waiting_queue_length{{{k.replica}}}",
+        f"vllm_request_queue_drain_seconds{{{k.replica}}}",
+    )
     start = k.p("min_waiting") + 5
     slow = (drain, (flat(k.p("min_drain") * 2),))
     yield k.case("more arrive than finish", [(waiting, (flat(start, 60), grow(k.t * 1.5))), slow], 400, k.fires())
     yield k.case("nothing finishes", [(waiting, (flat(start, 60), grow(k.t * 1.5)))], 400, k.fires())
     yield k.case("long but steady", [(waiting, (flat(start * 3),)), slow], 400)
-    yield k.case("growing and gone in seconds", [(waiting, (flat(start, 60), grow(k.t * 1.5))), (drain, (flat(1),))], 400)
+    yield k.case(
+        "growing and gone in seconds", [(waiting, (flat(start, 60), grow(k.t * 1.5))), (drain, (flat(1),))], 400
+    )
 
 
 def kv_predicted(k: Knobs) -> Iterator[Case]:
@@ -270,7 +315,10 @@ def spec_drop(k: Knobs) -> Iterator[Case]:
 def imbalance(k: Knobs) -> Iterator[Case]:
     def replica(n: str, load: float) -> list[Series]:
         labels = f'instance="{n}:9401",target="t",model_name="{k.model}",engine="0"'
-        return [(f"vllm_num_running_requests{{{labels}}}", (flat(load),)), (f"vllm_request_waiting_queue_length{{{labels}}}", (flat(0),))]
+        return [
+            (f"vllm_num_running_requests{{{labels}}}", (flat(load),)),
+            (f"vllm_request_waiting_queue_length{{{labels}}}", (flat(0),)),
+        ]
 
     busy = k.p("min_requests") * 5
     yield k.case("one carries the load", [*replica("a", busy), *replica("b", busy * (1 - k.t) * 0.5)], 600, k.fires())
@@ -290,7 +338,10 @@ def _failures(reason: str) -> Cases:
         least = k.p("min_failures") / 300
         fails = least * 3
         many = min(0.9, k.t * 2)
-        good = (f'vllm_request_finished_total{{{k.replica},finished_reason="stop"}}', (grow(fails * (1 - many) / many),))
+        good = (
+            f'vllm_request_finished_total{{{k.replica},finished_reason="stop"}}',
+            (grow(fails * (1 - many) / many),),
+        )
         name = f'vllm_request_failed_total{{{k.replica},reason="{reason}"}}'
         none = [k.seen()]
         yield k.case("too large a share", [*none, good, (name, (flat(0, 300), grow(fails)))], 650, k.fires())
@@ -299,7 +350,7 @@ def _failures(reason: str) -> Cases:
         alone = (good[0], (flat(0),))
         yield k.case("a large share of hardly anything", [*none, alone, (name, (flat(0, 300), grow(least * 0.3)))], 650)
         yield k.case("an old count and no traffic", [*none, (name, (flat(500),))], 650)
-        burst = [*none, (good[0], (grow(least * 3), )), (name, (flat(0, 300), grow(least * 9, 300), flat(least * 2700)))]
+        burst = [*none, (good[0], (grow(least * 3),)), (name, (flat(0, 300), grow(least * 9, 300), flat(least * 2700)))]
         yield k.case("fires once and resolves", burst, 600, k.fires(), also=[Check(at=3600, fires=())])
 
     return cases
@@ -334,7 +385,9 @@ def prompt_shift(k: Knobs) -> Iterator[Case]:
     yield k.case("128 tokens become many more", prompts(128 * k.t * 2), 14400 + 420, k.fires(), interval=60)
     yield k.case("the normal spread", prompts(128 * (1 + (k.t - 1) * 0.5)), 14400 + 420, interval=60)
     quiet = (ended[0], (grow(k.p("min_requests") / 300 * 0.3),))
-    yield k.case("one long document in a quiet hour", [k.seen(), quiet, *prompts(128 * k.t * 2)[2:]], 14400 + 420, interval=60)
+    yield k.case(
+        "one long document in a quiet hour", [k.seen(), quiet, *prompts(128 * k.t * 2)[2:]], 14400 + 420, interval=60
+    )
 
 
 def near_limit(k: Knobs) -> Iterator[Case]:

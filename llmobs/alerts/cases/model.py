@@ -136,8 +136,14 @@ class Knobs:
         return {label: value for label, value in found.items() if value}
 
     def case(
-        self, title: str, series: Sequence[Series], after: float, *fires: Mapping[str, str], interval: float = 30.0,
-        also: Sequence[Check] = (), for_: str | None = None,
+        self,
+        title: str,
+        series: Sequence[Series],
+        after: float,
+        *fires: Mapping[str, str],
+        interval: float = 30.0,
+        also: Sequence[Check] = (),
+        for_: str | None = None,
     ) -> Case:
         """Return a case whose condition holds from `after` seconds on, checked once the alert's `for` has passed."""
         at = after + seconds(for_ or self.effective.for_) + 2 * interval
@@ -151,7 +157,10 @@ def histogram(name: str, labels: str, *parts: tuple[float, Mapping[str, float], 
     """Return the series of a histogram. Each part: observations per second, bound → share, mean, seconds."""
     bounds = list(parts[0][1])
     made: list[Series] = [
-        (f'{name}_bucket{{{labels},le="{bound}"}}', tuple(grow(rate * shares[bound], s) for rate, shares, _, s in parts))
+        (
+            f'{name}_bucket{{{labels},le="{bound}"}}',
+            tuple(grow(rate * shares[bound], s) for rate, shares, _, s in parts),
+        )
         for bound in bounds
     ]
     made.append((f"{name}_count{{{labels}}}", tuple(grow(rate, s) for rate, _, _, s in parts)))

@@ -52,11 +52,19 @@ def _gpu_share(part: str, whole: str, *, inverse: bool = False) -> Cases:
     def cases(k: Knobs) -> Iterator[Case]:
         def gpu(share: float) -> list[Series]:
             value = 1 - share if inverse else share
-            return [*k.beside(), (f"{part}{{{k.gpu}}}", (flat(value * 80 * GIB),)), (f"{whole}{{{k.gpu}}}", (flat(80 * GIB),))]
+            return [
+                *k.beside(),
+                (f"{part}{{{k.gpu}}}", (flat(value * 80 * GIB),)),
+                (f"{whole}{{{k.gpu}}}", (flat(80 * GIB),)),
+            ]
 
         yield k.case("above the threshold", gpu(k.t + (1 - k.t) / 2), 0, k.fires())
         yield k.case("below it", gpu(k.t * 0.9), 0)
-        none = [*k.beside(), (f"{part}{{{k.gpu}}}", (flat(0 if inverse else GIB),)), (f"{whole}{{{k.gpu}}}", (flat(0),))]
+        none = [
+            *k.beside(),
+            (f"{part}{{{k.gpu}}}", (flat(0 if inverse else GIB),)),
+            (f"{whole}{{{k.gpu}}}", (flat(0),)),
+        ]
         yield k.case("a total of 0 is unknown, not infinite", none, 0)
 
     return cases
@@ -94,8 +102,10 @@ def _xid(tier: str) -> Cases:
             yield k.case(f"an Xid of the tier {other}", elsewhere, 330)
         old = [*k.beside(), (seen.format(k.gpu, code), (flat(-100000),))]
         yield k.case("an old one", old, 330)
-        unknown = [('llmobs_watchdog{instance="a:9401"}', (flat(1),)),
-                   (seen.format('instance="a:9401",uuid="unknown"', code), (gone(300), flat(300)))]
+        unknown = [
+            ('llmobs_watchdog{instance="a:9401"}', (flat(1),)),
+            (seen.format('instance="a:9401",uuid="unknown"', code), (gone(300), flat(300))),
+        ]
         yield k.case("without a known GPU or model", unknown, 330, k.fires(xid=code, uuid="unknown", model_name=""))
 
     return cases
@@ -103,7 +113,11 @@ def _xid(tier: str) -> Cases:
 
 def gpu_lost(k: Knobs) -> Iterator[Case]:
     error = 'nvidia_gpu_error{{{0},reason="{1}"}}'
-    lost = [*k.beside(), (error.format(k.gpu, "lost"), (flat(0, 300), flat(1))), (error.format(k.gpu, "hung"), (flat(0),))]
+    lost = [
+        *k.beside(),
+        (error.format(k.gpu, "lost"), (flat(0, 300), flat(1))),
+        (error.format(k.gpu, "hung"), (flat(0),)),
+    ]
     yield k.case("a GPU falls off the bus", lost, 300, k.fires(reason="lost"))
     yield k.case("all answer", [*k.beside(), (error.format(k.gpu, "lost"), (flat(0),))], 300)
 
@@ -137,9 +151,17 @@ def _throttle(reason: str) -> Cases:
     def cases(k: Knobs) -> Iterator[Case]:
         flag = f'nvidia_gpu_clock_event_active{{{k.gpu},reason="{reason}"}}'
         slower = _latency(k, 0.03, 0.03 * k.p("slower") * 1.5, 7200)
-        yield k.case("throttled and slower", [*k.beside(), (flag, (flat(0, 7200), flat(1))), *slower], 7500, k.fires(), interval=60)
+        yield k.case(
+            "throttled and slower",
+            [*k.beside(), (flag, (flat(0, 7200), flat(1))), *slower],
+            7500,
+            k.fires(),
+            interval=60,
+        )
         same = _latency(k, 0.03, 0.03, 7200)
-        yield k.case("throttled, and nobody notices", [*k.beside(), (flag, (flat(0, 7200), flat(1))), *same], 7500, interval=60)
+        yield k.case(
+            "throttled, and nobody notices", [*k.beside(), (flag, (flat(0, 7200), flat(1))), *same], 7500, interval=60
+        )
         yield k.case("slower without throttling", [*k.beside(), (flag, (flat(0),)), *slower], 7500, interval=60)
 
     return cases
@@ -165,8 +187,10 @@ def slower_gpu(k: Knobs) -> Iterator[Case]:
         made: list[Series] = list(k.beside())
         for i, clock in ((1, last), (2, 1.0), (3, 1.0), (4, 1.0)):
             labels = f'instance="a:9401",uuid="GPU-{i}"'
-            made += [(f'nvidia_gpu_clock_hertz{{{labels},clock="sm"}}', (flat(clock * 1.9e9),)),
-                     (f"nvidia_gpu_utilization_ratio{{{labels}}}", (flat(busy),))]
+            made += [
+                (f'nvidia_gpu_clock_hertz{{{labels},clock="sm"}}', (flat(clock * 1.9e9),)),
+                (f"nvidia_gpu_utilization_ratio{{{labels}}}", (flat(busy),)),
+            ]
         return made
 
     busy = (1 + k.p("min_utilization")) / 2
@@ -177,7 +201,10 @@ def slower_gpu(k: Knobs) -> Iterator[Case]:
 
 def xid_listener(k: Knobs) -> Iterator[Case]:
     def own(listener: float, nvml: float) -> list[Series]:
-        return [('llmobs_xid_listener_up{instance="a:9401"}', (flat(listener),)), ('llmobs_nvml_up{instance="a:9401"}', (flat(nvml),))]
+        return [
+            ('llmobs_xid_listener_up{instance="a:9401"}', (flat(listener),)),
+            ('llmobs_nvml_up{instance="a:9401"}', (flat(nvml),)),
+        ]
 
     yield k.case("NVML works, the listener does not", own(0, 1), 0, k.fires())
     yield k.case("a host without GPUs", own(0, 0), 0)
@@ -188,7 +215,10 @@ def _bad_share(k: Knobs, slo: str, share: float, rate: float, turn: float, until
     """Traffic whose share of bad events is `share` between `turn` and `until`, else 0."""
     parts = ((0.0, turn), (share, until - turn), (0.0, FOREVER)) if until < FOREVER else ((0.0, turn), (share, FOREVER))
     if slo == "availability":
-        good = (f'vllm_request_finished_total{{{k.replica},finished_reason="stop"}}', tuple(grow(rate * (1 - s), t) for s, t in parts))
+        good = (
+            f'vllm_request_finished_total{{{k.replica},finished_reason="stop"}}',
+            tuple(grow(rate * (1 - s), t) for s, t in parts),
+        )
         bad = (f'vllm_request_failed_total{{{k.replica},reason="error"}}', tuple(grow(rate * s, t) for s, t in parts))
         return [k.seen(), good, bad]
     name, bound = _HISTOGRAMS[slo]
@@ -220,10 +250,24 @@ def _burn(slo: str, budget: float) -> Cases:
             *_sorted(labels("1h", "critical")), interval=60, for_="2m",
         )  # fmt: skip
         slow = 1.1 * budget * k.t
-        yield k.case("a burn of 1.1 does not page", _bad_share(k, slo, slow, rate, begun), begun + 3600, interval=60, for_=for_of(1))
-        yield k.case("a burst of five minutes is over", _bad_share(k, slo, fast, rate, begun, begun + 300), begun + 1500, interval=60, for_="2m")
+        yield k.case(
+            "a burn of 1.1 does not page",
+            _bad_share(k, slo, slow, rate, begun),
+            begun + 3600,
+            interval=60,
+            for_=for_of(1),
+        )
+        yield k.case(
+            "a burst of five minutes is over",
+            _bad_share(k, slo, fast, rate, begun, begun + 300),
+            begun + 1500,
+            interval=60,
+            for_="2m",
+        )
         few = k.p("min_bad") / 3600 * 0.5
-        yield k.case("all of a handful of requests", _bad_share(k, slo, 1.0, few, begun), begun + 3600, interval=60, for_="2m")
+        yield k.case(
+            "all of a handful of requests", _bad_share(k, slo, 1.0, few, begun), begun + 3600, interval=60, for_="2m"
+        )
         yield k.case("no traffic", [k.seen()], begun, interval=60)
 
     return cases
@@ -234,7 +278,13 @@ def _sorted(*labels: dict[str, str]) -> tuple[dict[str, str], ...]:
 
 
 def budget_exhausted(k: Knobs) -> Iterator[Case]:
-    yield k.case("twice the budget was spent", _bad_share(k, "availability", 0.01 * (1 - min(k.t, 0.9)), 10, 600), 7200, k.fires(slo="availability"), interval=60)
+    yield k.case(
+        "twice the budget was spent",
+        _bad_share(k, "availability", 0.01 * (1 - min(k.t, 0.9)), 10, 600),
+        7200,
+        k.fires(slo="availability"),
+        interval=60,
+    )
     yield k.case("a little was spent", _bad_share(k, "availability", 0.0005, 10, 600), 7200, interval=60)
 
 
@@ -248,8 +298,8 @@ def boundary_missing(k: Knobs) -> Iterator[Case]:
 def _both(k: Knobs, name: str, canary: float, stable: float, more: str = "") -> list[Series]:
     replica = 'instance="{0}:9401",target="t",model_name="{1}",engine="0"'
     return [
-        (f'{name}{{{replica.format("a", k.model)},<canary>{more}}}', (grow(canary),)),
-        (f'{name}{{{replica.format("b", k.model)},<stable>{more}}}', (grow(stable),)),
+        (f"{name}{{{replica.format('a', k.model)},<canary>{more}}}", (grow(canary),)),
+        (f"{name}{{{replica.format('b', k.model)},<stable>{more}}}", (grow(stable),)),
     ]
 
 
@@ -334,7 +384,9 @@ def collector_failing(k: Knobs) -> Iterator[Case]:
 
 def collector_stale(k: Knobs) -> Iterator[Case]:
     last = 'llmobs_collector_last_success_timestamp_seconds{instance="a:9401",collector="engine",target="t"}'
-    yield k.case("the last success is old", [(last, (flat(0),)), _state(k, "ready")], k.t + 60, k.fires(collector="engine"))
+    yield k.case(
+        "the last success is old", [(last, (flat(0),)), _state(k, "ready")], k.t + 60, k.fires(collector="engine")
+    )
     yield k.case("it is recent", [(last, (flat(0, 15), grow(1))), _state(k, "ready")], k.t + 60)
     yield k.case("never a success is not stale", [(last, (gone(),)), _state(k, "ready")], k.t + 60)
     yield k.case("the target is down", [(last, (flat(0),)), _state(k, "unreachable")], k.t + 60)
@@ -344,7 +396,9 @@ def collector_overrun(k: Knobs) -> Iterator[Case]:
     labels = 'instance="a:9401",collector="engine",target="t"'
     every = (f"llmobs_collector_interval_seconds{{{labels}}}", (flat(5),))
     late = f"llmobs_cycle_overruns_total{{{labels}}}"
-    yield k.case("many cycles are late", [every, (late, (grow(min(1, k.t * 2) / 5),))], 660, k.fires(collector="engine"))
+    yield k.case(
+        "many cycles are late", [every, (late, (grow(min(1, k.t * 2) / 5),))], 660, k.fires(collector="engine")
+    )
     yield k.case("one now and then", [every, (late, (grow(k.t * 0.3 / 5),))], 660)
 
 
@@ -375,7 +429,9 @@ def rest(budgets: dict[str, float]) -> dict[str, Cases]:
         "GpuMemoryCreep": memory_creep,
         "VllmAllocatorCreep": allocator_creep,
         "GpuMemoryUnaccounted": _gpu_share("nvidia_gpu_memory_unaccounted_bytes", "nvidia_gpu_memory_total_bytes"),
-        "GpuMemoryAlmostFull": _gpu_share("nvidia_gpu_memory_free_bytes", "nvidia_gpu_memory_total_bytes", inverse=True),
+        "GpuMemoryAlmostFull": _gpu_share(
+            "nvidia_gpu_memory_free_bytes", "nvidia_gpu_memory_total_bytes", inverse=True
+        ),
         "GpuMemoryHeadroomLow": _gpu_gauge("nvidia_gpu_memory_headroom_bytes", below=True),
         "VllmHostMemoryHigh": host_memory,
         "GpuXidNode": _xid("node"),

@@ -18,7 +18,9 @@ _THRESHOLD = Knob(
     value=1, unit="times the burn rates " + " / ".join(f"{w[2]:g}" for w in WINDOWS),
     why="14.4 spends 2 % of a month's budget in an hour; one factor scales all four windows",
 )  # fmt: skip
-_MIN_BAD = Knob(value=10, unit="bad events in the long window", why="three slow requests of a quiet night must not page")
+_MIN_BAD = Knob(
+    value=10, unit="bad events in the long window", why="three slow requests of a quiet night must not page"
+)
 
 
 def _budget(name: str, slo: str, question: str, what: str, causes: tuple[str, ...], **more: str) -> Alert:
@@ -46,12 +48,12 @@ BUDGETS = (
     _budget(
         "VllmTTFTBudgetBurn", "ttft", "Do too many answers start too late for this model's objective?", "first tokens",
         ("queue: traffic above capacity", "prefill: longer prompts or lost cache hits"), stop="prefill", prevent="batch",
-        trace="{ name = \"llm.request\" && span.gen_ai.request.model = \"<model>\" && duration > 2s }",
+        trace='{ name = "llm.request" && span.gen_ai.request.model = "<model>" && duration > 2s }',
     ),
     _budget(
         "VllmInterTokenBudgetBurn", "inter_token", "Do too many tokens come too late for this model's objective?", "tokens",
         ("long prefills between decode steps", "a batch that is too large", "a throttling GPU"), stop="decode", prevent="batch",
-        also="GpuThermalThrottling", trace="{ name = \"llm.decode.step\" && duration > 200ms }",
+        also="GpuThermalThrottling", trace='{ name = "llm.decode.step" && duration > 200ms }',
     ),
     _budget(
         "VllmE2EBudgetBurn", "e2e", "Do too many answers take too long for this model's objective?", "answers",

@@ -6,8 +6,12 @@ from typing import Any
 
 from llmobs.alerts.model import MODEL, Alert, Knob
 
-_MIN = Knob(value=50, unit="requests in 15 minutes", why="less is luck; at 5 % of the traffic this is the first step's worth")
-_ENOUGH = "and on ($model) sum by ($model) (increase(vllm_e2e_request_latency_seconds_count{$canary}[15m])) >= $min_requests"
+_MIN = Knob(
+    value=50, unit="requests in 15 minutes", why="less is luck; at 5 % of the traffic this is the first step's worth"
+)
+_ENOUGH = (
+    "and on ($model) sum by ($model) (increase(vllm_e2e_request_latency_seconds_count{$canary}[15m])) >= $min_requests"
+)
 
 
 def _speed(which: str) -> str:
@@ -19,32 +23,39 @@ def _speed(which: str) -> str:
 
 def _p95(which: str) -> str:
     return (
-        "histogram_quantile(0.95, sum by ($model, le) (rate(vllm_e2e_request_latency_seconds_bucket"
-        f"{{{which}}}[15m])))"
+        f"histogram_quantile(0.95, sum by ($model, le) (rate(vllm_e2e_request_latency_seconds_bucket{{{which}}}[15m])))"
     )
 
 
 def _failed(which: str) -> str:
-    failed = f'sum by ($model) (rate(vllm_request_failed_total{{{which}, reason=~"error|oom|engine_dead|timeout"}}[15m]))'
+    failed = (
+        f'sum by ($model) (rate(vllm_request_failed_total{{{which}, reason=~"error|oom|engine_dead|timeout"}}[15m]))'
+    )
     finished = f'sum by ($model) (rate(vllm_request_finished_total{{{which}, finished_reason!~"abort|error"}}[15m]))'
     return f"({failed} / ({failed} + {finished} > 0))"
 
 
-_COMMON: dict[str, Any] = {"group": "canary", "scope": MODEL, "stop": "rollback", "prevent": ("canary",), "dashboard": "llmobs-canary"}
+_COMMON: dict[str, Any] = {
+    "group": "canary",
+    "scope": MODEL,
+    "stop": "rollback",
+    "prevent": ("canary",),
+    "dashboard": "llmobs-canary",
+}
 
 CANARY = (
     Alert(
         name="CanaryOutOfMemory", severity="critical", for_="0s",
         question="Did the canary run out of memory?",
-        expr="sum by ($model) (increase(vllm_request_failed_total{$canary, reason=\"oom\"}[10m])) > $threshold\n"
-             "or sum by ($model) (group by ($target) (present_over_time(vllm_request_failed_total{$canary, reason=\"engine_dead\"}[1h]))\n"
+        expr='sum by ($model) (increase(vllm_request_failed_total{$canary, reason="oom"}[10m])) > $threshold\n'
+             'or sum by ($model) (group by ($target) (present_over_time(vllm_request_failed_total{$canary, reason="engine_dead"}[1h]))\n'
              "* on ($joined) group_left () sum by ($joined) (increase(vllm_oom_total{$canary}[10m]))) > $threshold",
         threshold=Knob(value=0, unit="events in 10 minutes", why="any new one: roll back"),
         summary="The canary of {{ $labels.model_name }} ran out of memory: roll back",
         impact="The users on the canary got errors; at full traffic all would.",
         causes=("the new version or flags need more memory than the old",),
         first="kubectl rollout undo deployment/CANARY",
-        confirm=("vllm_oom_total", "vllm_request_failed_total{reason=\"oom\"}"), tune="Do not.", **_COMMON,
+        confirm=("vllm_oom_total", 'vllm_request_failed_total{reason="oom"}'), tune="Do not.", **_COMMON,
     ),
     Alert(
         name="CanaryTokensSlower", severity="warning", for_="5m",

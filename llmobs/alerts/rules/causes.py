@@ -25,10 +25,10 @@ CAUSES = (
                 "more prompts at once than --max-num-batched-tokens takes in one step"),
         first="curl -s http://SIDECAR:9401/metrics | grep -E 'gpu_cache_hit_rate|prompt_tokens'",
         stop="prefill", prevent=("batch", "cache"), inhibited_by=_SYMPTOMS, dashboard="llmobs-latency",
-        confirm=("model:vllm_request_prefill_time:mean5m", "vllm_phase_ratio{phase=\"prefill\"}",
+        confirm=("model:vllm_request_prefill_time:mean5m", 'vllm_phase_ratio{phase="prefill"}',
                  "model:vllm_prompt_tokens:mean5m"),
         tune="Raise it for models whose prompts differ widely from hour to hour.",
-        trace="{ name = \"llm.prefill\" && duration > 1s }",
+        trace='{ name = "llm.prefill" && duration > 1s }',
     ),
     Alert(
         name="VllmDecodeSlow", group="causes", scope=MODEL, severity="warning", for_="5m", keep_firing_for="5m",
@@ -50,7 +50,7 @@ CAUSES = (
         dashboard="llmobs-latency",
         confirm=("model:vllm_inter_token_latency:mean5m", "vllm_mean_batch_tokens", "nvidia_gpu_clock_event_active"),
         tune="Raise it where the batch size swings widely over the day.",
-        trace="{ name = \"llm.decode.step\" && duration > 200ms }",
+        trace='{ name = "llm.decode.step" && duration > 200ms }',
     ),
     Alert(
         name="VllmQueueGrowing", group="causes", scope=MODEL, severity="warning", for_="3m", keep_firing_for="3m",

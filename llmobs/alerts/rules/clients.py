@@ -31,7 +31,7 @@ CLIENTS = (
         stop="rollback", prevent=("memory", "health"), inhibited_by=(*_SYMPTOMS, "VllmRestartLoop", "VllmNaNLogits"),
         confirm=("model_reason:vllm_request_failed:rate5m", "vllm_http_responses_total"),
         tune="VllmAvailabilityBudgetBurn covers slower burns; this one is the fast page.",
-        trace="{ status = error && span.gen_ai.request.model = \"<model>\" }",
+        trace='{ status = error && span.gen_ai.request.model = "<model>" }',
     ),
     Alert(
         name="VllmAbortStorm", group="clients", scope=MODEL, severity="warning", for_="1m", keep_firing_for="5m",
@@ -45,7 +45,7 @@ CLIENTS = (
                 "a client that cancels and retries, multiplying the load"),
         first="curl -s http://SIDECAR:9401/metrics | grep failed_total",
         stop="clients", prevent=("queue",), inhibited_by=(*_SYMPTOMS, "VllmErrorRatio"), dashboard="llmobs-latency",
-        confirm=("model_reason:vllm_request_failed:rate5m{reason=\"abort\"}", "vllm_request_queue_time_seconds_sum"),
+        confirm=('model_reason:vllm_request_failed:rate5m{reason="abort"}', "vllm_request_queue_time_seconds_sum"),
         tune="Raise it for type-ahead products, where aborting is the normal case.",
     ),
     Alert(
@@ -101,7 +101,7 @@ CLIENTS = (
         causes=("a client repeats its system prompt or whole history", "retrieval returns more or larger passages", "a new use case"),
         first="curl -s http://SIDECAR:9401/metrics | grep prompt_outliers",
         stop="clients", prevent=("kv", "batch"), inhibited_by=_SYMPTOMS, dashboard="llmobs-latency",
-        confirm=("model:vllm_prompt_tokens:mean5m", "vllm_prompt_outliers_total", "vllm_phase_ratio{phase=\"prefill\"}"),
+        confirm=("model:vllm_prompt_tokens:mean5m", "vllm_prompt_outliers_total", 'vllm_phase_ratio{phase="prefill"}'),
         tune="Raise it where batch jobs with long documents come and go.",
     ),
     Alert(
@@ -130,7 +130,7 @@ CLIENTS = (
         causes=("a client without a length check after tokenising", "--max-model-len was lowered", "a client written for a larger model"),
         first="curl -s http://POD:8000/v1/models | grep max_model_len",
         stop="clients", prevent=("kv",), inhibited_by=_SYMPTOMS, dashboard="llmobs-latency",
-        confirm=("model_reason:vllm_request_failed:rate5m{reason=\"context_length\"}", "vllm_max_model_len_tokens"),
+        confirm=('model_reason:vllm_request_failed:rate5m{reason="context_length"}', "vllm_max_model_len_tokens"),
         tune="Raise it for public endpoints.",
     ),
 )  # fmt: skip

@@ -26,7 +26,7 @@ DOWN = (
         name="VllmTargetDown", group="down", scope=TARGET, severity="warning", for_="1m", keep_firing_for="1m",
         question="Has a server that was up stopped answering, or lost its engine?",
         expr="target:vllm_down:model > 0\nor\n"
-             "(sum by ($joined) (vllm_engine_state{state=~\"unreachable|dead\"}) > 0\n"
+             '(sum by ($joined) (vllm_engine_state{state=~"unreachable|dead"}) > 0\n'
              "unless on ($joined) target:vllm_model:seen1h)",
         summary="vLLM server {{ $labels.target }} ({{ $labels.model_name }}) is down",
         impact="The other replicas carry its load; queues and latency grow. Requests in flight on it failed.",
@@ -37,14 +37,14 @@ DOWN = (
         stop="replica", prevent=("health", "memory"),
         inhibited_by=("VllmMetricsAbsent", "VllmModelDown", "VllmModelVanished", "VllmOutOfMemory", "VllmRestartLoop",
                       *GPU_FAULT),
-        confirm=("vllm_engine_state{state=~\"unreachable|dead\"} == 1", "vllm_target_error == 1"),
+        confirm=('vllm_engine_state{state=~"unreachable|dead"} == 1', "vllm_target_error == 1"),
         tune="One of several replicas: a ticket. VllmModelDown pages when none is left.",
     ),
     Alert(
         name="VllmStartingTooLong", group="down", scope=("instance", "target"), severity="warning", for_="1m",
         question="Does a server load for longer than it should?",
         expr="max by ($joined) (vllm_engine_state_age_seconds)\n"
-             "and on ($joined) max by ($joined) (vllm_engine_state{state=\"starting\"}) == 1\n"
+             'and on ($joined) max by ($joined) (vllm_engine_state{state="starting"}) == 1\n'
              "and on ($joined) max by ($joined) (vllm_engine_state_age_seconds) > $threshold",
         threshold=Knob(value=1200, unit="seconds", scales=True,
                        why="large models load in 10 to 30 minutes; 20 covers most, raise it for yours"),
@@ -54,7 +54,7 @@ DOWN = (
                 "compilation or graph capture on a cold cache", "a tensor-parallel peer that never joins (NCCL, ports)"),
         first="kubectl logs POD -c vllm --tail=50",
         stop="starting", prevent=("health",), inhibited_by=("VllmRestartLoop",),
-        confirm=("vllm_engine_state_age_seconds", "vllm_engine_state{state=\"starting\"}"),
+        confirm=("vllm_engine_state_age_seconds", 'vllm_engine_state{state="starting"}'),
         tune="Set it to twice the time your slowest model needs.",
     ),
     Alert(

@@ -31,7 +31,9 @@ def check_tiers(tiers: Mapping[str, tuple[str, ...]]) -> None:
             if code in seen:
                 raise GenerateError(f"Xid {code} is in the tiers {seen[code]} and {tier}; keep it in one")
             if code not in XID_CODES:
-                raise GenerateError(f"Xid {code} of tier {tier} is not in XID_CODES, so it would be missed at its birth")
+                raise GenerateError(
+                    f"Xid {code} of tier {tier} is not in XID_CODES, so it would be missed at its birth"
+                )
             seen[code] = tier
     for code in XID_CODES:
         if code not in seen:
@@ -41,9 +43,7 @@ def check_tiers(tiers: Mapping[str, tuple[str, ...]]) -> None:
 check_tiers(XID_TIERS)
 
 _LATENCY = "instance:vllm_inter_token_latency:mean5m"
-_SLOWER = (
-    f"and on ($host) {_LATENCY} > $slower * ({_LATENCY} offset 1d or {_LATENCY} offset 1h)"
-)
+_SLOWER = f"and on ($host) {_LATENCY} > $slower * ({_LATENCY} offset 1d or {_LATENCY} offset 1h)"
 _SLOWER_KNOB = Knob(value=1.2, unit="times the usual latency", why="a flag that costs nobody anything is no alert")
 _UP = "max by ($host, uuid)"
 
@@ -136,7 +136,7 @@ GPUS = (
     Alert(
         name="GpuEccUncorrectable", group="gpu", scope=GPU, severity="critical", for_="0s",
         question="Did memory errors occur that could not be corrected?",
-        expr=of_gpu(f"{_UP} (increase(nvidia_gpu_ecc_errors_total{{severity=\"uncorrected\"}}[1h]))") + " > $threshold",
+        expr=of_gpu(f'{_UP} (increase(nvidia_gpu_ecc_errors_total{{severity="uncorrected"}}[1h]))') + " > $threshold",
         threshold=Knob(value=0, unit="errors in an hour", why="any: the data was wrong"),
         metric="nvidia_gpu_ecc_errors_total",
         summary="GPU {{ $labels.uuid }} had {{ $value | humanize }} uncorrectable memory errors in the last hour",
@@ -173,7 +173,7 @@ GPUS = (
     Alert(
         name="GpuThermalThrottling", group="gpu", scope=GPU, severity="warning", for_="2m", keep_firing_for="5m",
         question="Does heat slow a GPU down so that users notice?",
-        expr=of_gpu(f"{_UP} (avg_over_time(nvidia_gpu_clock_event_active{{reason=~\"hw_thermal|hw_slowdown\"}}[5m]))")
+        expr=of_gpu(f'{_UP} (avg_over_time(nvidia_gpu_clock_event_active{{reason=~"hw_thermal|hw_slowdown"}}[5m]))')
              + f" > $threshold\n{_SLOWER}",
         threshold=Knob(value=0.2, unit="ratio", why="a fifth of the samples; the flag is sampled and short events are missed"),
         params={"slower": _SLOWER_KNOB},
@@ -188,7 +188,7 @@ GPUS = (
     Alert(
         name="GpuPowerBrake", group="gpu", scope=GPU, severity="warning", for_="2m", keep_firing_for="5m",
         question="Does the power supply slow a GPU down so that users notice?",
-        expr=of_gpu(f"{_UP} (avg_over_time(nvidia_gpu_clock_event_active{{reason=\"hw_power_brake\"}}[5m]))")
+        expr=of_gpu(f'{_UP} (avg_over_time(nvidia_gpu_clock_event_active{{reason="hw_power_brake"}}[5m]))')
              + f" > $threshold\n{_SLOWER}",
         threshold=Knob(value=0.2, unit="ratio", why="a fifth of the samples; the flag is sampled and short events are missed"),
         params={"slower": _SLOWER_KNOB},
@@ -203,7 +203,7 @@ GPUS = (
         name="GpuSwThermalSlowdown", group="gpu", scope=GPU, severity="info", for_="30m",
         question="Does the driver lower clocks for temperature?",
         enabled=False, off_because="normal on thermally limited systems",
-        expr=of_gpu(f"{_UP} (nvidia_gpu_clock_event_active{{reason=\"sw_thermal\"}})") + " == 1",
+        expr=of_gpu(f'{_UP} (nvidia_gpu_clock_event_active{{reason="sw_thermal"}})') + " == 1",
         summary="The driver lowers the clocks of GPU {{ $labels.uuid }} for its temperature",
         impact="A little slower.", causes=("warm air", "a high sustained load"),
         first="nvidia-smi -q -d TEMPERATURE", stop="gpu_hot", prevent=("gpu",), inhibited_by=("GpuThermalThrottling",),
@@ -240,8 +240,8 @@ GPUS = (
     Alert(
         name="GpuSlowerThanPeers", group="gpu", scope=GPU, severity="warning", for_="5m",
         question="Is one GPU slower than the others of its host?",
-        expr=of_gpu(f"{_UP} (avg_over_time(nvidia_gpu_clock_hertz{{clock=\"sm\"}}[5m]))\n"
-                    "/ on ($host) group_left () quantile by ($host) (0.5, max by ($host, uuid) (avg_over_time(nvidia_gpu_clock_hertz{clock=\"sm\"}[5m])))")
+        expr=of_gpu(f'{_UP} (avg_over_time(nvidia_gpu_clock_hertz{{clock="sm"}}[5m]))\n'
+                    '/ on ($host) group_left () quantile by ($host) (0.5, max by ($host, uuid) (avg_over_time(nvidia_gpu_clock_hertz{clock="sm"}[5m])))')
              + " < $threshold\n"
              f"and on ($host, uuid) {_UP} (avg_over_time(nvidia_gpu_utilization_ratio[5m])) > $min_utilization",
         threshold=Knob(value=0.85, unit="ratio", why="boards of one model differ by a few per cent"),

@@ -70,7 +70,7 @@ MEMORY = (
         causes=("--gpu-memory-utilization set too high", "another process on the GPU", "growth: see GpuMemoryCreep"),
         first="nvidia-smi --query-compute-apps=pid,used_memory --format=csv",
         stop="memory", prevent=("memory",), inhibited_by=_FAULT, dashboard="llmobs-gpu",
-        confirm=("nvidia_gpu_memory_free_bytes", "nvidia_gpu_process_memory_bytes{role=\"foreign\"}"),
+        confirm=("nvidia_gpu_memory_free_bytes", 'nvidia_gpu_process_memory_bytes{role="foreign"}'),
         tune="In line with --gpu-memory-utilization: its value plus about 5 %.",
     ),
     Alert(
@@ -100,7 +100,7 @@ MEMORY = (
                 "--swap-space or KV offload larger than the limit allows"),
         first="kubectl top pod POD --containers",
         stop="memory", prevent=("host",), inhibited_by=_FAULT,
-        confirm=("vllm_host_memory_used_bytes", "vllm_host_memory_limit_bytes", "vllm_oom_total{kind=\"host\"}"),
+        confirm=("vllm_host_memory_used_bytes", "vllm_host_memory_limit_bytes", 'vllm_oom_total{kind="host"}'),
         tune="Without a limit the metric is absent and so is the alert.",
     ),
 )  # fmt: skip

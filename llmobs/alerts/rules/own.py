@@ -8,7 +8,7 @@ from llmobs.alerts.model import SIDECAR, Alert, Knob
 
 _COLLECTOR = (*SIDECAR, "collector", "target")
 #: A target that is down has no successful cycles: that is its own alert.
-_NOT_DOWN = "unless on ($joined) max by ($joined) (vllm_engine_state{state=~\"starting|unreachable|dead\"}) == 1"
+_NOT_DOWN = 'unless on ($joined) max by ($joined) (vllm_engine_state{state=~"starting|unreachable|dead"}) == 1'
 _COMMON: dict[str, Any] = {"group": "llmobs", "stop": "sidecar", "prevent": ("sidecar",), "dashboard": "llmobs-self"}
 
 OWN = (
@@ -35,7 +35,7 @@ OWN = (
     Alert(
         name="LlmobsCollectorFailing", scope=_COLLECTOR, severity="warning", for_="10m",
         question="Does a collector fail although its target is up?",
-        expr=f"max by ($host, collector, target) (llmobs_collector_success{{collector!=\"gpu\"}}) == 0\n{_NOT_DOWN}",
+        expr=f'max by ($host, collector, target) (llmobs_collector_success{{collector!="gpu"}}) == 0\n{_NOT_DOWN}',
         summary="Collector {{ $labels.collector }} of {{ $labels.instance }} fails for {{ $labels.target }}",
         impact="The figures of this target are missing.", causes=("a page that cannot be read", "a defect of llmobs: see its log"),
         first="kubectl logs POD -c llmobs --tail=50", inhibited_by=("LlmobsDown",),
@@ -66,7 +66,7 @@ OWN = (
     Alert(
         name="LlmobsGpuUnreadable", scope=(*SIDECAR, "reason"), severity="warning", for_="10m",
         question="Can the GPUs not be read although they should be?",
-        expr="max by ($host, reason) (llmobs_nvml_error{reason=~\"version_mismatch|no_permission|hung|error\"}) == 1",
+        expr='max by ($host, reason) (llmobs_nvml_error{reason=~"version_mismatch|no_permission|hung|error"}) == 1',
         summary="llmobs on {{ $labels.instance }} cannot read the GPUs: {{ $labels.reason }}",
         impact="GPU faults go unseen.", causes=("driver and library of different versions after an update", "missing rights", "a hung driver"),
         first="nvidia-smi", inhibited_by=("LlmobsDown", "GpuLost", "GpuXidNode"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from llmobs.alerts.model import MODEL, REPLICA, TARGET, Alert, Knob
 from llmobs.alerts.rules.common import FULL, GPU_FAULT, OUTAGE, of_target
 
-_MIN_REQUESTS = Knob(value=50, unit="requests in 5 minutes", why="a p95 of fewer requests is the luck of two or three of them")
+_MIN_REQUESTS = Knob(
+    value=50, unit="requests in 5 minutes", why="a p95 of fewer requests is the luck of two or three of them"
+)
 _P95 = (
     "histogram_quantile(0.95, sum by ($model, le) (rate({0}_bucket[5m]))) > $threshold\n"
     "and on ($model) sum by ($model) (increase({0}_count[5m])) >= $min_requests"
@@ -18,7 +20,7 @@ PUBLISHED = (
         expr=of_target(
             "sum by ($joined) (increase(vllm_oom_total[10m]) > 0 or\n"
             "(vllm_oom_total unless vllm_oom_total offset 10m) and on ($host) time() - process_start_time_seconds > $watched)"
-        ) + " > 0\nor\nsum by ($target) (increase(vllm_request_failed_total{reason=\"oom\"}[10m])) > 0",
+        ) + ' > 0\nor\nsum by ($target) (increase(vllm_request_failed_total{reason="oom"}[10m])) > 0',
         params={"watched": Knob(value=600, unit="seconds", scales=True,
                                 why="a counter that is born above 0 is news only when the sidecar watched before")},
         summary="{{ $labels.target }} ({{ $labels.model_name }}) ran out of memory",
@@ -29,10 +31,10 @@ PUBLISHED = (
         first="nvidia-smi --query-compute-apps=pid,used_memory --format=csv",
         stop="memory", prevent=("memory", "kv", "seqs"), inhibited_by=GPU_FAULT, dashboard="llmobs-gpu",
         metric="vllm_oom_total",
-        confirm=("vllm_oom_total", "vllm_oom_evidence_total", "vllm_request_failed_total{reason=\"oom\"}",
+        confirm=("vllm_oom_total", "vllm_oom_evidence_total", 'vllm_request_failed_total{reason="oom"}',
                  "nvidia_gpu_memory_free_bytes"),
         tune="Do not. Published guides roll a release back at more than 3 a minute; see CanaryOutOfMemory.",
-        trace="{ status = error && span.llmobs.failure_reason = \"oom\" }",
+        trace='{ status = error && span.llmobs.failure_reason = "oom" }',
     ),
     Alert(
         name="VllmQueueLong", group="published", scope=REPLICA, severity="warning", for_="1m", keep_firing_for="2m",
@@ -103,7 +105,7 @@ PUBLISHED = (
     Alert(
         name="VllmTimeouts", group="published", scope=MODEL, severity="warning", for_="1m",
         question="Do clients time out?",
-        expr="60 * sum by ($model) (rate(vllm_request_failed_total{reason=\"timeout\"}[5m])) > $threshold",
+        expr='60 * sum by ($model) (rate(vllm_request_failed_total{reason="timeout"}[5m])) > $threshold',
         threshold=Knob(value=5, unit="timeouts per minute", why="published guides: more than 5 a minute"),
         summary="{{ $value | humanize }} requests a minute to {{ $labels.model_name }} time out",
         impact="Users wait for the whole time-out and then get nothing.",
@@ -111,7 +113,7 @@ PUBLISHED = (
                 "slow decode"),
         first="curl -s http://SIDECAR:9401/metrics | grep failed_total",
         stop="overload", prevent=("queue", "seqs"), inhibited_by=(*OUTAGE, *FULL), dashboard="llmobs-latency",
-        confirm=("vllm_request_failed_total{reason=\"timeout\"}", "vllm_request_queue_time_seconds_sum"),
+        confirm=('vllm_request_failed_total{reason="timeout"}', "vllm_request_queue_time_seconds_sum"),
         tune="In proportion to your traffic; VllmAvailabilityBudgetBurn is the alert that scales by itself.",
     ),
     Alert(
@@ -162,7 +164,7 @@ PUBLISHED = (
         dashboard="llmobs-latency",
         confirm=("vllm_phase_ratio", "vllm_request_queue_time_seconds_sum", "vllm_request_prefill_time_seconds_sum"),
         tune="Per model: p95 of 1.5 s may be a page for one and 0.5 s a ticket for another.",
-        trace="{ name = \"llm.request\" && span.gen_ai.request.model = \"<model>\" && duration > <threshold>s }",
+        trace='{ name = "llm.request" && span.gen_ai.request.model = "<model>" && duration > <threshold>s }',
     ),
     Alert(
         name="VllmInterTokenP95High", group="published", scope=MODEL, severity="warning", for_="5m", keep_firing_for="5m",
@@ -178,7 +180,7 @@ PUBLISHED = (
         dashboard="llmobs-latency",
         confirm=("vllm_mean_batch_tokens", "vllm_preemptions_per_second", "nvidia_gpu_clock_event_active"),
         tune="Per model; large models decode slower by nature.",
-        trace="{ name = \"llm.decode.step\" && duration > <threshold>s }",
+        trace='{ name = "llm.decode.step" && duration > <threshold>s }',
     ),
     Alert(
         name="VllmE2EP95High", group="published", scope=MODEL, severity="warning", for_="5m", keep_firing_for="5m",
@@ -195,6 +197,6 @@ PUBLISHED = (
         stop="prefill", prevent=("batch", "seqs"), inhibited_by=(*OUTAGE, *FULL, "VllmE2EBudgetBurn"), dashboard="llmobs-latency",
         confirm=("vllm_phase_ratio", "vllm_requests_generation_tokens_sum"),
         tune="Enable it per model, with the model's own number.",
-        trace="{ name = \"llm.request\" && span.gen_ai.request.model = \"<model>\" && duration > <threshold>s }",
+        trace='{ name = "llm.request" && span.gen_ai.request.model = "<model>" && duration > <threshold>s }',
     ),
 )  # fmt: skip
