@@ -18,7 +18,7 @@ from llmobs.snapshot import EngineSnapshot, EngineStats, Evidence, GpuSnapshot, 
 _T = TypeVar("_T")
 
 #: Readings kept per window: more would only cost memory, the window's ends are what counts.
-_SAMPLES_PER_WINDOW = 12
+_SAMPLES_PER_WINDOW = 6
 
 #: Engines remembered per target; a server that invents names does not fill memory.
 MAX_KNOWN = 1024

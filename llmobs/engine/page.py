@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,7 +95,8 @@ class Plan:
             if len(self._slots) >= MAX_SERIES:
                 raise TargetError("too_large", f"the page has more than {MAX_SERIES} series")
             slot = len(self._slots)
-            self._slots[series] = slot
+            # Replicas of one model write the same series: their plans share the text.
+            self._slots[sys.intern(series)] = slot
             apart = text.series(series)
             if apart is not None:
                 parsed.append((slot, *apart))
