@@ -100,7 +100,8 @@ class Daemon:
 
     def value(self, metric: str, **labels: str) -> float | None:
         """Return the value of the one series with these labels, or None."""
-        found = [v for (name, have), v in self.series().items() if name == metric and labels.items() <= dict(have).items()]
+        series = self.series().items()
+        found = [v for (name, have), v in series if name == metric and labels.items() <= dict(have).items()]
         assert len(found) <= 1, f"{metric}{labels} matches {len(found)} series"
         return found[0] if found else None
 
