@@ -150,7 +150,8 @@ class Servers:
         """Start one and return its URL."""
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            gone = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError)
+            with contextlib.suppress(*gone):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 self.requests.append((name, head))
                 await handler(reader, writer, head.split(" ")[1])
