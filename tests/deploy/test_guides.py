@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmobs.catalog import METRICS, series_names
-from llmobs.cli import _parser
+from llmobs.cli import parser
 from llmobs.config import DnsSettings, Settings, TargetSettings, leaves
 from llmobs.engine.dialect import FAMILIES, UNUSED
 from llmobs.generate import Options, check
@@ -68,7 +68,7 @@ def test_every_command_in_a_guide_is_understood(page: str, command: str) -> None
     """A reader who copies a command gets no usage error."""
     del page
     words = shlex.split(command.replace("…", ""))[1:]
-    assert _parser().parse_args(words)
+    assert parser().parse_args(words)
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda p: p.name)

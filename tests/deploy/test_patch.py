@@ -234,7 +234,7 @@ def test_the_command_prints_yaml_and_the_diff_apart(tmp_path: Path) -> None:
     """The new YAML goes to stdout, fit for a pipe or a file; the diff goes to stderr, for the eyes."""
     path = tmp_path / "vllm.yaml"
     path.write_text(_FULL)
-    command = [sys.executable, "-m", "llmobs.cli", "generate", "deploy", "--for", "k8s", "--patch", str(path)]
+    command = [sys.executable, "-m", "llmobs", "generate", "deploy", "--for", "k8s", "--patch", str(path)]
     code = "import sys; from llmobs.cli import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run([command[0], "-c", code, *command[3:]], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

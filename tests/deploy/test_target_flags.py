@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from llmobs.cli import _load, _parser
+from llmobs.cli import parser
+from llmobs.cli.settings import load_settings
 from llmobs.config import Settings
 from llmobs.errors import ConfigError
 
 
 def _settings(*arguments: str) -> Settings:
-    return _load(_parser().parse_args(["run", *arguments]))
+    return load_settings(parser().parse_args(["run", *arguments]))
 
 
 def test_labels_state_directory_and_key_hold_for_every_target(monkeypatch: pytest.MonkeyPatch) -> None:
