@@ -10,7 +10,17 @@ from typing import Any
 
 Rule = tuple[str, str, str, str]  # alert, expression, for, severity
 
-_ERRORS = 'sum by (namespace) (rate(vllm:request_success_total{{finished_reason="error"}}[{0}])) / sum by (namespace) (rate(vllm:request_success_total[{0}]))'
+_ERRORS = (
+    'sum by (namespace) (rate(vllm:request_success_total{{finished_reason="error"}}[{0}]))'
+    " / sum by (namespace) (rate(vllm:request_success_total[{0}]))"
+)
+_HITS = (
+    "sum by (namespace) (rate(vllm:prefix_cache_hits_total[5m]))"
+    " / sum by (namespace) (rate(vllm:prefix_cache_queries_total[5m]))"
+)
+_SLOW = (
+    'rate(vllm:e2e_request_latency_seconds_count[5m]) - rate(vllm:e2e_request_latency_seconds_bucket{le="120"}[5m]) > 0'
+)
 
 
 def _p(q: str, histogram: str, window: str = "5m") -> str:
@@ -30,11 +40,11 @@ LLM_D: tuple[Rule, ...] = (
     ("DecodeKVCacheSaturation", "max by (namespace) (vllm:kv_cache_usage_perc) > 0.95", "5m", "critical"),
     ("QueueBuildup", "sum by (namespace) (vllm:num_requests_waiting) > 50", "5m", "warning"),
     ("PrefillQueueBuildup", "sum by (namespace) (vllm:num_requests_waiting) > 100", "5m", "critical"),
-    ("LowPrefixCacheHit", "sum by (namespace) (rate(vllm:prefix_cache_hits_total[5m])) / sum by (namespace) (rate(vllm:prefix_cache_queries_total[5m])) < 0.3", "15m", "warning"),
-    ("AvailabilitySLOBurn", f'({_ERRORS.format("1h")} > 0.001) and ({_ERRORS.format("5m")} > 0.001)', "2m", "critical"),
+    ("LowPrefixCacheHit", _HITS + " < 0.3", "15m", "warning"),
+    ("AvailabilitySLOBurn", f"({_ERRORS.format('1h')} > 0.001) and ({_ERRORS.format('5m')} > 0.001)", "2m", "critical"),
     ("LatencySLO", _p("0.99", "e2e_request_latency_seconds", "1h") + " > 5", "5m", "warning"),
     ("TTFTSLO", _p("0.95", "time_to_first_token_seconds", "1h") + " > 3", "5m", "warning"),
-)  # fmt: skip
+)
 
 VLLM_EXAMPLE: tuple[Rule, ...] = (
     ("HighE2ELatency", _p("0.99", "e2e_request_latency_seconds") + " > 120", "5m", "warning"),
@@ -42,15 +52,14 @@ VLLM_EXAMPLE: tuple[Rule, ...] = (
     ("HighITL", _p("0.99", "inter_token_latency_seconds") + " > 1", "5m", "warning"),
     ("KVCacheHigh", "max by (namespace) (vllm:kv_cache_usage_perc) > 0.95", "5m", "warning"),
     ("QueueHigh", "sum by (namespace) (vllm:num_requests_waiting) > 50", "5m", "warning"),
-    ("SlowRequests", 'rate(vllm:e2e_request_latency_seconds_count[5m]) - rate(vllm:e2e_request_latency_seconds_bucket{le="120"}[5m]) > 0', "5m", "warning"),
+    ("SlowRequests", _SLOW, "5m", "warning"),
     ("Preemptions", "rate(vllm:num_preemptions[5m]) > 0", "5m", "warning"),
-)  # fmt: skip
+)
 
 SETS: dict[str, tuple[Rule, ...]] = {"llm-d": LLM_D, "vLLM example": VLLM_EXAMPLE}
 
 LEFT_OUT = (
-    "llm-d: SchedulerDown, GPUUnderutil, PD imbalance, PodRestartLoop, PodsPending, LowReplicaCount, MemoryPressure "
-    "(they ask its scheduler, DCGM, kubelet or kube-state-metrics, none of which is here)",
+    "llm-d: SchedulerDown, GPUUnderutil, PD imbalance, PodRestartLoop, PodsPending, LowReplicaCount and MemoryPressure",
     "vLLM example: `count(up==1) < 40` (a number of one cluster)",
     "nvidia_gpu_exporter: its 15 rules ask its own exporter's names; their conditions are in our GPU alerts",
 )
@@ -62,7 +71,12 @@ def groups(shorten: Any) -> list[dict[str, Any]]:
         {
             "name": name,
             "rules": [
-                {"alert": alert, "expr": shorten(expr), "for": shorten(for_), "labels": {"severity": severity, "ruleset": name}}
+                {
+                    "alert": alert,
+                    "expr": shorten(expr),
+                    "for": shorten(for_),
+                    "labels": {"severity": severity, "ruleset": name},
+                }
                 for alert, expr, for_, severity in rules
             ],
         }

@@ -30,19 +30,26 @@ async def watch(given: dict[str, Any]) -> None:
     )
     async with server:
         target = TargetSettings(
-            url=server.url, name="vllm", labels=given["labels"], interval_seconds=max(0.2, 5 / speed), timeout_seconds=2.0,
-            state_dir=str(folder), log_file=str(folder / "vllm.log"),
-        )  # fmt: skip
+            url=server.url,
+            name="vllm",
+            labels=given["labels"],
+            interval_seconds=max(0.2, 5 / speed),
+            timeout_seconds=2.0,
+            state_dir=str(folder),
+            log_file=str(folder / "vllm.log"),
+        )
         settings = Settings(
             targets=(complete(target, "targets[0]"),),
             derive=DeriveSettings(
-                window_seconds=max(1.0, 60 / speed), peak_seconds=max(1.0, 60 / speed),
-                stall_seconds=max(1.0, 30 / speed), start_budget_seconds=1800 / speed,
+                window_seconds=max(1.0, 60 / speed),
+                peak_seconds=max(1.0, 60 / speed),
+                stall_seconds=max(1.0, 30 / speed),
+                start_budget_seconds=1800 / speed,
             ),
             gpu=GpuSettings(interval_seconds=max(0.3, 5 / speed)),
             web=WebSettings(listen=(f"127.0.0.1:{given['port']}",)),
             log=LogSettings(level="error", format="json"),
-        )  # fmt: skip
+        )
         daemon = Daemon(settings, gpu_source=server.gpus, gpus_simulated=True, log_limit=log.configure(settings.log))
         await daemon.run(ready=lambda _: print("ready", flush=True))
 

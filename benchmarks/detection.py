@@ -1,4 +1,4 @@
-"""Which fault is caught by which alert, how soon, with how many pages; ours beside public rule sets (docs/detection.md).
+"""Which fault is caught by which alert, how soon, with how many pages; beside public rule sets (docs/detection.md).
 
 Simulated engines with their GPUs, the real daemon, the real Prometheus and the real Alertmanager, all with time
 compressed by the same factor: what takes a minute takes 60 ÷ SPEED seconds, in the simulation and in every rule.
@@ -19,11 +19,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from benchmarks import _public_rules
+from benchmarks._faults import FAULTS, HEALTHY, Fault
 from llmobs.alerts.model import duration, seconds
 from llmobs.alerts.recording import shortened
 from llmobs.alerts.render import behaviour_only, groups
@@ -34,75 +34,6 @@ from tests.daemon import wait_for
 from tests.real.server import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """One row: a scenario, the alerts of which one must name its cause, and others that are true as well.
-
-    `lead` is healthy time in front of the scenario's events, in simulated seconds; 0 for a scenario that is at fault
-    from its start. `act` is done by the harness at the lead's end: vanish, stop, roll. `others` are further scenarios
-    in the same namespace: (scenario, labels).
-    """
-
-    name: str
-    scenario: str
-    wanted: tuple[str, ...]
-    true_too: tuple[str, ...] = ()
-    lead: float = 1800.0
-    act: str = ""
-    labels: tuple[tuple[str, str], ...] = ()
-    others: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
-    traffic: float = 0.0
-    after: float = 1800.0
-
-
-_SLOW = ("VllmTTFTP95High", "VllmTTFTBudgetBurn", "VllmE2EBudgetBurn", "VllmInterTokenP95High", "VllmInterTokenBudgetBurn",
-         "VllmPrefillSlow", "VllmDecodeSlow", "VllmTokensDropped")  # fmt: skip
-_LOAD = ("VllmQueueLong", "VllmQueueGrowing", "VllmRunningNearLimit", "VllmKVCacheHigh", "VllmKVCacheExhausted",
-         "VllmKVCacheExhaustionPredicted", "VllmPreemptionStorm", "VllmAbortStorm", "VllmTimeouts", "VllmAvailabilityBudgetBurn",
-         "VllmErrorBudgetExhausted")  # fmt: skip
-_AFTER = ("VllmRestarted", "VllmRestartLoop", "VllmErrorRatio", "VllmAvailabilityBudgetBurn", "VllmErrorBudgetExhausted",
-          "VllmTargetDown", "VllmModelDown", "VllmCacheHitRateLow", "VllmCacheHitRateCollapse", "VllmTokensDropped")  # fmt: skip
-
-FAULTS: tuple[Fault, ...] = (
-    Fault(name="engine killed", scenario="engine-death", wanted=("VllmModelDown", "VllmErrorRatio"), true_too=_AFTER),
-    Fault(name="engine hangs, health 200", scenario="hang", wanted=("VllmEngineStalled",), true_too=(*_SLOW, *_LOAD)),
-    Fault(name="livelock", scenario="livelock", wanted=("VllmEngineLivelock",), true_too=(*_SLOW, *_LOAD)),
-    Fault(name="CUDA out of memory", scenario="oom-crash", wanted=("VllmOutOfMemory",), true_too=(*_AFTER, "GpuMemoryAlmostFull")),
-    Fault(name="host out of memory", scenario="host-oom", wanted=("VllmOutOfMemory",), true_too=_AFTER),
-    Fault(name="restart loop", scenario="restart-loop", wanted=("VllmRestartLoop",), true_too=_AFTER),
-    Fault(name="GPU off the bus (Xid 79)", scenario="gpu-fault", wanted=("GpuXidNode",), true_too=(*_AFTER, "GpuLost")),
-    Fault(name="KV cache exhausted", scenario="kv-exhaustion", wanted=("VllmKVCacheExhausted",), true_too=(*_SLOW, *_LOAD), lead=0),
-    Fault(name="bursts above capacity", scenario="burst", wanted=("VllmQueueLong", "VllmQueueGrowing"), true_too=(*_SLOW, *_LOAD)),
-    Fault(name="queue limit reached", scenario="admission-rejections", wanted=("VllmAdmissionRejecting",), true_too=(*_SLOW, *_LOAD)),
-    Fault(name="clients time out", scenario="client-timeouts", wanted=("VllmTimeouts",), true_too=(*_SLOW, *_LOAD), lead=0),
-    Fault(name="clients disconnect", scenario="abort-storm", wanted=("VllmAbortStorm",)),
-    Fault(name="one request in five fails", scenario="errors", wanted=("VllmErrorRatio",),
-          true_too=("VllmAvailabilityBudgetBurn", "VllmErrorBudgetExhausted", "VllmPromptsTooLong"), lead=0),
-    Fault(name="prompts share nothing, 11 times as long", scenario="cache-unfriendly",
-          wanted=("VllmCacheHitRateCollapse", "VllmPromptLengthShift"), true_too=(*_SLOW, *_LOAD, "VllmCacheHitRateLow")),
-    Fault(name="long documents between chats", scenario="long-prompts", wanted=("VllmTTFTP95High", "VllmInterTokenP95High"),
-          true_too=(*_SLOW, *_LOAD), lead=0),
-    Fault(name="draft model no longer fits", scenario="draft-mismatch", wanted=("VllmSpecAcceptanceDrop",), true_too=(*_SLOW, *_LOAD)),
-    Fault(name="GPU throttles for heat", scenario="slow-decode", wanted=("GpuThermalThrottling", "VllmDecodeSlow"), true_too=(*_SLOW, *_LOAD)),
-    Fault(name="allocator grows until nothing is left", scenario="memory-leak",
-          wanted=("GpuMemoryAlmostFull", "GpuMemoryCreep", "VllmAllocatorCreep"), true_too=("VllmOutOfMemory", *_AFTER)),
-    Fault(name="router loves one engine", scenario="data-parallel-imbalance", wanted=("VllmReplicaImbalance",), true_too=(*_SLOW, *_LOAD), lead=0),
-    Fault(name="a busy small model hides a slow big one", scenario="two-models", wanted=("VllmTTFTP95High", "VllmInterTokenP95High", "VllmTTFTBudgetBurn"),
-          true_too=(*_SLOW, *_LOAD), lead=0),
-    Fault(name="a bad canary", scenario="canary", wanted=("CanaryFailuresUp",), labels=(("canary", "true"),),
-          others=(("canary-pair", (("canary", "false"),)),), lead=0,
-          true_too=("CanaryTokensSlower", "CanaryLatencyWorse", "VllmErrorRatio", "VllmAvailabilityBudgetBurn", "VllmErrorBudgetExhausted",
-                    "VllmReplicaImbalance")),
-    Fault(name="targets vanish from discovery", scenario="steady-chat", wanted=("VllmModelVanished", "VllmMetricsAbsent"), act="vanish"),
-    Fault(name="sidecar dies", scenario="steady-chat", wanted=("LlmobsDown",), true_too=("VllmModelVanished", "VllmMetricsAbsent"), act="stop"),
-    Fault(name="rolling deployment (no fault)", scenario="steady-chat", wanted=(), act="roll", true_too=("VllmCacheHitRateLow",)),
-    Fault(name="steady chat (no fault)", scenario="steady-chat", wanted=()),
-    Fault(name="LoRA adapters take turns (no fault)", scenario="lora", wanted=(), true_too=("VllmQueueLong", "VllmRunningNearLimit")),
-)  # fmt: skip
-
-HEALTHY = Fault(name="a healthy day", scenario="healthy-day", wanted=(), lead=0, after=86400.0)
 
 
 @dataclass
@@ -162,9 +93,18 @@ class Bench:
         port, engine = free_port(), free_port()
         mine = self.folder / f"{namespace}-{port}"
         mine.mkdir()
-        given = {"scenario": scenario, "speed": self.speed, "folder": str(mine), "port": port, "engine_port": engine, "labels": labels}
+        given = {
+            "scenario": scenario,
+            "speed": self.speed,
+            "folder": str(mine),
+            "port": port,
+            "engine_port": engine,
+            "labels": labels,
+        }
         with (mine / "log").open("wb") as out:
-            process = subprocess.Popen([sys.executable, "-m", "benchmarks._watched", json.dumps(given)], stdout=out, stderr=out, cwd=ROOT)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks._watched", json.dumps(given)], stdout=out, stderr=out, cwd=ROOT
+            )
         self.processes.setdefault(namespace, []).append((process, port, engine))
         if publish:
             self.entries.setdefault(namespace, []).append((port, engine))
@@ -206,11 +146,15 @@ class Bench:
         for process in everything:
             process.terminate()
         for process in everything:
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(5)
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(5)
 
 
 @contextlib.contextmanager
@@ -235,14 +179,19 @@ def prometheus(bench: Bench, settings: AlertSettings, alertmanager_url: str, *, 
             "alertmanagers": [{"static_configs": [{"targets": [alertmanager_url.removeprefix("http://")]}]}],
         },
         "scrape_configs": [
-            {"job_name": job, "file_sd_configs": [{"files": [str(folder / "targets" / f"{job}.json")], "refresh_interval": "1s"}]}
+            {
+                "job_name": job,
+                "file_sd_configs": [{"files": [str(folder / "targets" / f"{job}.json")], "refresh_interval": "1s"}],
+            }
             for job in (("llmobs", "vllm") if public else ("llmobs",))
         ],
     }
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
     port = free_port()
     command = [
-        find("prometheus") or "prometheus", f"--config.file={folder / 'prometheus.yaml'}", f"--storage.tsdb.path={folder / 'data'}",
+        find("prometheus") or "prometheus",
+        f"--config.file={folder / 'prometheus.yaml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn", f"--rules.alert.resend-delay={every}",
         # Five minutes after its last sample a series is gone.
         f"--query.lookback-delta={max(2, round(300 / speed))}s",
@@ -322,6 +271,7 @@ def _start(bench: Bench, outcome: Outcome) -> None:
     for scenario, labels in fault.others:
         bench.start(outcome.namespace, shifted(scenario, fault.lead, bench.folder), dict(labels))
     for _, port, _ in bench.processes[outcome.namespace]:
+
         def up(port: int = port) -> bool:
             with contextlib.suppress(OSError):
                 return b"vllm_up" in urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=2).read()
@@ -361,8 +311,19 @@ def table(outcomes: Sequence[Outcome]) -> str:
     for o in outcomes:
         caught = o.caught()
         by, at = (caught[1], f"{caught[0]:.0f}") if caught else ("–" if not o.fault.wanted else "**missed**", "–")
-        told = [n for n in dict.fromkeys(name for _, _, name in o.told) if n not in o.false() and n != by and n not in o.pages()]
-        cells = (o.fault.name, by, at, ", ".join(o.pages()) or "none", ", ".join(told) or "none", ", ".join(o.false()) or "none")
+        told = [
+            n
+            for n in dict.fromkeys(name for _, _, name in o.told)
+            if n not in o.false() and n != by and n not in o.pages()
+        ]
+        cells = (
+            o.fault.name,
+            by,
+            at,
+            ", ".join(o.pages()) or "none",
+            ", ".join(told) or "none",
+            ", ".join(o.false()) or "none",
+        )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -374,7 +335,9 @@ def public_table(outcomes: Sequence[Outcome]) -> str:
         cells = []
         for name in _public_rules.SETS:
             fired = sorted((at, alert, severity) for alert, (at, severity) in o.public.get(name, {}).items())
-            cells.append(", ".join(f"{a} {at:.0f} s{' (page)' if s == 'critical' else ''}" for at, a, s in fired) or "silent")
+            cells.append(
+                ", ".join(f"{a} {at:.0f} s{' (page)' if s == 'critical' else ''}" for at, a, s in fired) or "silent"
+            )
         lines.append(f"| {o.fault.name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

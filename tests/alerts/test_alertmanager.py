@@ -69,8 +69,11 @@ _INCIDENTS = [
     (
         "the GPU falls off the bus and the only replica with it",
         [
-            _alert("GpuXidNode", {**_G, "xid": "79"}), _alert("GpuLost", {**_G, "reason": "lost"}),
-            _alert("VllmModelDown", _M), _alert("VllmTargetDown", _T), _alert("VllmEngineStalled", _R),
+            _alert("GpuXidNode", {**_G, "xid": "79"}),
+            _alert("GpuLost", {**_G, "reason": "lost"}),
+            _alert("VllmModelDown", _M),
+            _alert("VllmTargetDown", _T),
+            _alert("VllmEngineStalled", _R),
             _alert("VllmAvailabilityBudgetBurn", {**_M, "slo": "availability", "window": "1h"}),
         ],
         "GpuXidNode",
@@ -78,33 +81,48 @@ _INCIDENTS = [
     (
         "out of memory, and the restart it causes",
         [
-            _alert("VllmOutOfMemory", _T), _alert("VllmTargetDown", _T), _alert("VllmModelDown", _M),
-            _alert("VllmRestarted", _T), _alert("VllmRestartLoop", _T), _alert("VllmErrorRatio", _M), _alert("VllmQueueLong", _R),
+            _alert("VllmOutOfMemory", _T),
+            _alert("VllmTargetDown", _T),
+            _alert("VllmModelDown", _M),
+            _alert("VllmRestarted", _T),
+            _alert("VllmRestartLoop", _T),
+            _alert("VllmErrorRatio", _M),
+            _alert("VllmQueueLong", _R),
         ],
         "VllmOutOfMemory",
     ),
     (
         "every replica of a model is down",
         [
-            _alert("VllmModelDown", _M), _alert("VllmTargetDown", _T), _alert("VllmTargetDown", {**_T, "instance": "b:9401"}),
-            _alert("VllmTTFTBudgetBurn", {**_M, "slo": "ttft", "window": "1h"}), _alert("VllmErrorRatio", _M),
+            _alert("VllmModelDown", _M),
+            _alert("VllmTargetDown", _T),
+            _alert("VllmTargetDown", {**_T, "instance": "b:9401"}),
+            _alert("VllmTTFTBudgetBurn", {**_M, "slo": "ttft", "window": "1h"}),
+            _alert("VllmErrorRatio", _M),
         ],
         "VllmModelDown",
     ),
     (
         "the KV cache is full",
         [
-            _alert("VllmKVCacheExhausted", _R), _alert("VllmKVCacheHigh", _R), _alert("VllmQueueLong", _R),
-            _alert("VllmPreemptionStorm", _M), _alert("VllmTTFTBudgetBurn", {**_M, "slo": "ttft", "window": "1h"}),
+            _alert("VllmKVCacheExhausted", _R),
+            _alert("VllmKVCacheHigh", _R),
+            _alert("VllmQueueLong", _R),
+            _alert("VllmPreemptionStorm", _M),
+            _alert("VllmTTFTBudgetBurn", {**_M, "slo": "ttft", "window": "1h"}),
         ],
         "VllmKVCacheExhausted",
     ),
     (
         "all monitoring is gone",
-        [_alert("VllmMetricsAbsent", {}), _alert("VllmModelVanished", _M), _alert("LlmobsDown", {"namespace": "llm", "instance": "a:9401"})],
+        [
+            _alert("VllmMetricsAbsent", {}),
+            _alert("VllmModelVanished", _M),
+            _alert("LlmobsDown", {"namespace": "llm", "instance": "a:9401"}),
+        ],
         "VllmMetricsAbsent",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.needs("alertmanager")

@@ -1,0 +1,198 @@
+"""The rows of the detection matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One row: a scenario, the alerts of which one must name its cause, and others that are true as well.
+
+    `lead` is healthy time in front of the scenario's events, in simulated seconds; 0 for a scenario that is at fault
+    from its start. `act` is done by the harness at the lead's end: vanish, stop, roll. `others` are further scenarios
+    in the same namespace: (scenario, labels).
+    """
+
+    name: str
+    scenario: str
+    wanted: tuple[str, ...]
+    true_too: tuple[str, ...] = ()
+    lead: float = 1800.0
+    act: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    others: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
+    traffic: float = 0.0
+    after: float = 1800.0
+
+
+_SLOW = (
+    "VllmTTFTP95High",
+    "VllmTTFTBudgetBurn",
+    "VllmE2EBudgetBurn",
+    "VllmInterTokenP95High",
+    "VllmInterTokenBudgetBurn",
+    "VllmPrefillSlow",
+    "VllmDecodeSlow",
+    "VllmTokensDropped",
+)
+_LOAD = (
+    "VllmQueueLong",
+    "VllmQueueGrowing",
+    "VllmRunningNearLimit",
+    "VllmKVCacheHigh",
+    "VllmKVCacheExhausted",
+    "VllmKVCacheExhaustionPredicted",
+    "VllmPreemptionStorm",
+    "VllmAbortStorm",
+    "VllmTimeouts",
+    "VllmAvailabilityBudgetBurn",
+    "VllmErrorBudgetExhausted",
+)
+_AFTER = (
+    "VllmRestarted",
+    "VllmRestartLoop",
+    "VllmErrorRatio",
+    "VllmAvailabilityBudgetBurn",
+    "VllmErrorBudgetExhausted",
+    "VllmTargetDown",
+    "VllmModelDown",
+    "VllmCacheHitRateLow",
+    "VllmCacheHitRateCollapse",
+    "VllmTokensDropped",
+)
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(name="engine killed", scenario="engine-death", wanted=("VllmModelDown", "VllmErrorRatio"), true_too=_AFTER),
+    Fault(name="engine hangs, health 200", scenario="hang", wanted=("VllmEngineStalled",), true_too=(*_SLOW, *_LOAD)),
+    Fault(name="livelock", scenario="livelock", wanted=("VllmEngineLivelock",), true_too=(*_SLOW, *_LOAD)),
+    Fault(
+        name="CUDA out of memory",
+        scenario="oom-crash",
+        wanted=("VllmOutOfMemory",),
+        true_too=(*_AFTER, "GpuMemoryAlmostFull"),
+    ),
+    Fault(name="host out of memory", scenario="host-oom", wanted=("VllmOutOfMemory",), true_too=_AFTER),
+    Fault(name="restart loop", scenario="restart-loop", wanted=("VllmRestartLoop",), true_too=_AFTER),
+    Fault(name="GPU off the bus (Xid 79)", scenario="gpu-fault", wanted=("GpuXidNode",), true_too=(*_AFTER, "GpuLost")),
+    Fault(
+        name="KV cache exhausted",
+        scenario="kv-exhaustion",
+        wanted=("VllmKVCacheExhausted",),
+        true_too=(*_SLOW, *_LOAD),
+        lead=0,
+    ),
+    Fault(
+        name="bursts above capacity",
+        scenario="burst",
+        wanted=("VllmQueueLong", "VllmQueueGrowing"),
+        true_too=(*_SLOW, *_LOAD),
+    ),
+    Fault(
+        name="queue limit reached",
+        scenario="admission-rejections",
+        wanted=("VllmAdmissionRejecting",),
+        true_too=(*_SLOW, *_LOAD),
+    ),
+    Fault(
+        name="clients time out", scenario="client-timeouts", wanted=("VllmTimeouts",), true_too=(*_SLOW, *_LOAD), lead=0
+    ),
+    Fault(name="clients disconnect", scenario="abort-storm", wanted=("VllmAbortStorm",)),
+    Fault(
+        name="one request in five fails",
+        scenario="errors",
+        wanted=("VllmErrorRatio",),
+        true_too=("VllmAvailabilityBudgetBurn", "VllmErrorBudgetExhausted", "VllmPromptsTooLong"),
+        lead=0,
+    ),
+    Fault(
+        name="prompts share nothing, 11 times as long",
+        scenario="cache-unfriendly",
+        wanted=("VllmCacheHitRateCollapse", "VllmPromptLengthShift"),
+        true_too=(*_SLOW, *_LOAD, "VllmCacheHitRateLow"),
+    ),
+    Fault(
+        name="long documents between chats",
+        scenario="long-prompts",
+        wanted=("VllmTTFTP95High", "VllmInterTokenP95High"),
+        true_too=(*_SLOW, *_LOAD),
+        lead=0,
+    ),
+    Fault(
+        name="draft model no longer fits",
+        scenario="draft-mismatch",
+        wanted=("VllmSpecAcceptanceDrop",),
+        true_too=(*_SLOW, *_LOAD),
+    ),
+    Fault(
+        name="GPU throttles for heat",
+        scenario="slow-decode",
+        wanted=("GpuThermalThrottling", "VllmDecodeSlow"),
+        true_too=(*_SLOW, *_LOAD),
+    ),
+    Fault(
+        name="allocator grows until nothing is left",
+        scenario="memory-leak",
+        wanted=("GpuMemoryAlmostFull", "GpuMemoryCreep", "VllmAllocatorCreep"),
+        true_too=("VllmOutOfMemory", *_AFTER),
+    ),
+    Fault(
+        name="router loves one engine",
+        scenario="data-parallel-imbalance",
+        wanted=("VllmReplicaImbalance",),
+        true_too=(*_SLOW, *_LOAD),
+        lead=0,
+    ),
+    Fault(
+        name="a busy small model hides a slow big one",
+        scenario="two-models",
+        wanted=("VllmTTFTP95High", "VllmInterTokenP95High", "VllmTTFTBudgetBurn"),
+        true_too=(*_SLOW, *_LOAD),
+        lead=0,
+    ),
+    Fault(
+        name="a bad canary",
+        scenario="canary",
+        wanted=("CanaryFailuresUp",),
+        labels=(("canary", "true"),),
+        others=(("canary-pair", (("canary", "false"),)),),
+        lead=0,
+        true_too=(
+            "CanaryTokensSlower",
+            "CanaryLatencyWorse",
+            "VllmErrorRatio",
+            "VllmAvailabilityBudgetBurn",
+            "VllmErrorBudgetExhausted",
+            "VllmReplicaImbalance",
+        ),
+    ),
+    Fault(
+        name="targets vanish from discovery",
+        scenario="steady-chat",
+        wanted=("VllmModelVanished", "VllmMetricsAbsent"),
+        act="vanish",
+    ),
+    Fault(
+        name="sidecar dies",
+        scenario="steady-chat",
+        wanted=("LlmobsDown",),
+        true_too=("VllmModelVanished", "VllmMetricsAbsent"),
+        act="stop",
+    ),
+    Fault(
+        name="rolling deployment (no fault)",
+        scenario="steady-chat",
+        wanted=(),
+        act="roll",
+        true_too=("VllmCacheHitRateLow",),
+    ),
+    Fault(name="steady chat (no fault)", scenario="steady-chat", wanted=()),
+    Fault(
+        name="LoRA adapters take turns (no fault)",
+        scenario="lora",
+        wanted=(),
+        true_too=("VllmQueueLong", "VllmRunningNearLimit"),
+    ),
+)
+
+HEALTHY = Fault(name="a healthy day", scenario="healthy-day", wanted=(), lead=0, after=86400.0)
