@@ -9,9 +9,13 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from llmobs.alerts.cases.engine import ENGINE
+from llmobs.alerts.cases.budgets import budgets, with_boundaries
+from llmobs.alerts.cases.clients import CLIENTS
+from llmobs.alerts.cases.down import DOWN
+from llmobs.alerts.cases.gpu import GPUS
+from llmobs.alerts.cases.load import LOAD
 from llmobs.alerts.cases.model import Case, Knobs, notation
-from llmobs.alerts.cases.rest import rest, with_boundaries
+from llmobs.alerts.cases.own import OWN
 from llmobs.alerts.render import FILES, Group, behaviour_only, dump, groups
 from llmobs.alerts.settings import AlertSettings, Effective, Rule
 
@@ -104,14 +108,14 @@ def all_cases(settings: AlertSettings) -> Iterator[Case]:
 
 def cases_of(settings: AlertSettings, effective: Effective, model: str = "m") -> Iterator[Case]:
     """Yield the cases of one alert under its knobs."""
-    budgets = {o.slo: 1 - settings.objective(o.slo, model).target for o in settings.objectives}
+    share = {o.slo: 1 - settings.objective(o.slo, model).target for o in settings.objectives}
     bounds = {o.slo: repr(settings.objective(o.slo, model).boundary) for o in settings.objectives}
     label = settings.canary
     canary = {
         "<canary>": f'{label.label}="{label.canary}"',
         "<stable>": f'{label.label}="{label.stable or "not-" + label.canary}"',
     }
-    builder = {**ENGINE, **rest(budgets)}[effective.alert.name]
+    builder = {**DOWN, **LOAD, **CLIENTS, **GPUS, **OWN, **budgets(share)}[effective.alert.name]
     prefix = "" if model == "m" else f"{model}: "
     for case in builder(Knobs(effective=effective, model=model)):
         made = with_boundaries(case, bounds, canary)

@@ -7,7 +7,7 @@ case lies just beyond the threshold, a negative one just short of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from llmobs.alerts.model import seconds
@@ -18,20 +18,20 @@ Stretch = tuple[str, float, float]
 #: One series: name with labels, and its stretches; the last one goes on to the end.
 Series = tuple[str, tuple[Stretch, ...]]
 
-_FOREVER = math.inf
+FOREVER = math.inf
 
 
-def flat(value: float, for_seconds: float = _FOREVER) -> Stretch:
+def flat(value: float, for_seconds: float = FOREVER) -> Stretch:
     """Return a stretch of one value."""
     return ("=", value, for_seconds)
 
 
-def grow(per_second: float, for_seconds: float = _FOREVER) -> Stretch:
+def grow(per_second: float, for_seconds: float = FOREVER) -> Stretch:
     """Return a stretch that grows steadily from where the series is."""
     return ("+", per_second, for_seconds)
 
 
-def gone(for_seconds: float = _FOREVER) -> Stretch:
+def gone(for_seconds: float = FOREVER) -> Stretch:
     """Return a stretch without samples."""
     return ("_", 0.0, for_seconds)
 
@@ -166,3 +166,7 @@ def histogram(name: str, labels: str, *parts: tuple[float, Mapping[str, float], 
     made.append((f"{name}_count{{{labels}}}", tuple(grow(rate, s) for rate, _, _, s in parts)))
     made.append((f"{name}_sum{{{labels}}}", tuple(grow(rate * mean, s) for rate, _, mean, s in parts)))
     return made
+
+
+#: The cases of one alert, from its knobs.
+Cases = Callable[[Knobs], Iterator[Case]]
