@@ -48,7 +48,7 @@ BUDGETS = (
     _budget(
         "VllmTTFTBudgetBurn", "ttft", "Do too many answers start too late for this model's objective?", "first tokens",
         ("queue: traffic above capacity", "prefill: longer prompts or lost cache hits"), stop="prefill", prevent="batch",
-        trace='{ name = "llm.request" && span.gen_ai.request.model = "<model>" && duration > 2s }',
+        trace='{ name = "http.server.request" && span.gen_ai.request.model = "<model>" && duration > 2s }',
     ),
     _budget(
         "VllmInterTokenBudgetBurn", "inter_token", "Do too many tokens come too late for this model's objective?", "tokens",

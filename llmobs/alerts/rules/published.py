@@ -164,7 +164,7 @@ PUBLISHED = (
         dashboard="llmobs-latency",
         confirm=("vllm_phase_ratio", "vllm_request_queue_time_seconds_sum", "vllm_request_prefill_time_seconds_sum"),
         tune="Per model: p95 of 1.5 s may be a page for one and 0.5 s a ticket for another.",
-        trace='{ name = "llm.request" && span.gen_ai.request.model = "<model>" && duration > <threshold>s }',
+        trace='{ name = "http.server.request" && span.gen_ai.request.model = "<model>" && duration > <threshold>s }',
     ),
     Alert(
         name="VllmInterTokenP95High", group="published", scope=MODEL, severity="warning", for_="5m", keep_firing_for="5m",
@@ -197,6 +197,6 @@ PUBLISHED = (
         stop="prefill", prevent=("batch", "seqs"), inhibited_by=(*OUTAGE, *FULL, "VllmE2EBudgetBurn"), dashboard="llmobs-latency",
         confirm=("vllm_phase_ratio", "vllm_requests_generation_tokens_sum"),
         tune="Enable it per model, with the model's own number.",
-        trace='{ name = "llm.request" && span.gen_ai.request.model = "<model>" && duration > <threshold>s }',
+        trace='{ name = "http.server.request" && span.gen_ai.request.model = "<model>" && duration > <threshold>s }',
     ),
 )  # fmt: skip
