@@ -10,8 +10,10 @@ class Fault:
     """One row: a scenario, the alerts of which one must name its cause, and others that are true as well.
 
     `lead` is healthy time in front of the scenario's events, in simulated seconds; 0 for a scenario that is at fault
-    from its start. `act` is done by the harness at the lead's end: vanish, stop, roll. `others` are further scenarios
-    in the same namespace: (scenario, labels).
+    from its start. `once` leaves out an event's repetitions, and `loading` is how long a restart takes, in seconds,
+    where it is not the scenario's. `act` is done by the harness when the fault is due: vanish (targets leave
+    discovery), stop (the sidecar is killed), roll (a replica is replaced), cgroup (the kernel counts a kill for
+    memory). `others` are further scenarios in the same namespace: (scenario, labels).
     """
 
     name: str
@@ -20,9 +22,10 @@ class Fault:
     true_too: tuple[str, ...] = ()
     lead: float = 1800.0
     act: str = ""
+    once: bool = False
+    loading: float = 0.0
     labels: tuple[tuple[str, str], ...] = ()
     others: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
-    traffic: float = 0.0
     after: float = 1800.0
 
 
@@ -63,7 +66,21 @@ _AFTER = (
 )
 
 FAULTS: tuple[Fault, ...] = (
-    Fault(name="engine killed", scenario="engine-death", wanted=("VllmModelDown", "VllmErrorRatio"), true_too=_AFTER),
+    Fault(
+        name="engine killed, ten minutes to load",
+        scenario="engine-death",
+        wanted=("VllmModelDown",),
+        true_too=_AFTER,
+        once=True,
+        loading=600.0,
+    ),
+    Fault(
+        name="engine killed, back within half a minute",
+        scenario="engine-death",
+        wanted=("VllmRestarted",),
+        true_too=_AFTER,
+        once=True,
+    ),
     Fault(name="engine hangs, health 200", scenario="hang", wanted=("VllmEngineStalled",), true_too=(*_SLOW, *_LOAD)),
     Fault(name="livelock", scenario="livelock", wanted=("VllmEngineLivelock",), true_too=(*_SLOW, *_LOAD)),
     Fault(
@@ -72,7 +89,14 @@ FAULTS: tuple[Fault, ...] = (
         wanted=("VllmOutOfMemory",),
         true_too=(*_AFTER, "GpuMemoryAlmostFull"),
     ),
-    Fault(name="host out of memory", scenario="host-oom", wanted=("VllmOutOfMemory",), true_too=_AFTER),
+    Fault(
+        name="host out of memory",
+        scenario="host-oom",
+        wanted=("VllmOutOfMemory",),
+        true_too=_AFTER,
+        act="cgroup",
+        once=True,
+    ),
     Fault(name="restart loop", scenario="restart-loop", wanted=("VllmRestartLoop",), true_too=_AFTER),
     Fault(name="GPU off the bus (Xid 79)", scenario="gpu-fault", wanted=("GpuXidNode",), true_too=(*_AFTER, "GpuLost")),
     Fault(
@@ -102,11 +126,11 @@ FAULTS: tuple[Fault, ...] = (
         name="one request in five fails",
         scenario="errors",
         wanted=("VllmErrorRatio",),
-        true_too=("VllmAvailabilityBudgetBurn", "VllmErrorBudgetExhausted", "VllmPromptsTooLong"),
+        true_too=("VllmNaNLogits", "VllmAvailabilityBudgetBurn", "VllmErrorBudgetExhausted", "VllmPromptsTooLong"),
         lead=0,
     ),
     Fault(
-        name="prompts share nothing, 11 times as long",
+        name="prompts share nothing any more",
         scenario="cache-unfriendly",
         wanted=("VllmCacheHitRateCollapse", "VllmPromptLengthShift"),
         true_too=(*_SLOW, *_LOAD, "VllmCacheHitRateLow"),

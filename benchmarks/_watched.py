@@ -37,6 +37,7 @@ async def watch(given: dict[str, Any]) -> None:
             timeout_seconds=2.0,
             state_dir=str(folder),
             log_file=str(folder / "vllm.log"),
+            cgroup=str(folder),
         )
         settings = Settings(
             targets=(complete(target, "targets[0]"),),

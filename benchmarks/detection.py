@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -60,23 +61,31 @@ class Outcome:
         return list(dict.fromkeys(name for at, _, name in self.told if at < 0 or name not in good))
 
 
-def shifted(name: str, lead: float, folder: Path) -> str:
-    """Return a scenario with `lead` healthy seconds in front of its events: its name, or a file."""
-    text = resources.files("llmobs.simulate").joinpath(f"scenarios/{name}.yaml").read_text(encoding="utf-8")
-    document = yaml.safe_load(text)
-    if not lead or not document.get("events"):
-        return name
+def prepared(fault: Fault, scenario: str, folder: Path) -> str:
+    """Return a scenario with the row's healthy lead in front of its events and its changes: its name, or a file."""
+    document = _document(scenario)
+    if not document.get("events"):
+        return scenario
     for event in document["events"]:
-        event["at"] += lead
-    file = folder / f"{name}.yaml"
+        event["at"] += fault.lead
+        if fault.once:
+            event.pop("every", None)
+    if fault.loading:
+        document["load_seconds"] = fault.loading
+    file = folder / f"{re.sub(r'[^a-z]+', '-', fault.name.lower())}-{scenario}.yaml"
     file.write_text(yaml.safe_dump(document), encoding="utf-8")
     return str(file)
 
 
-def first_event(name: str) -> float:
+def _document(scenario: str) -> dict[str, Any]:
+    text = resources.files("llmobs.simulate").joinpath(f"scenarios/{scenario}.yaml").read_text(encoding="utf-8")
+    document: dict[str, Any] = yaml.safe_load(text)
+    return document
+
+
+def first_event(scenario: str) -> float:
     """Return when the first event of a scenario is due, 0 without events."""
-    text = resources.files("llmobs.simulate").joinpath(f"scenarios/{name}.yaml").read_text(encoding="utf-8")
-    return min((float(e["at"]) for e in yaml.safe_load(text).get("events", [])), default=0.0)
+    return min((float(event["at"]) for event in _document(scenario).get("events", [])), default=0.0)
 
 
 class Bench:
@@ -93,6 +102,7 @@ class Bench:
         port, engine = free_port(), free_port()
         mine = self.folder / f"{namespace}-{port}"
         mine.mkdir()
+        (mine / "memory.events").write_text("oom_kill 0\n")
         given = {
             "scenario": scenario,
             "speed": self.speed,
@@ -130,6 +140,8 @@ class Bench:
         elif what == "stop":
             for process, _, _ in self.processes[namespace]:
                 process.kill()
+        elif what == "cgroup":
+            (next(self.folder.glob(f"{namespace}-*")) / "memory.events").write_text("oom_kill 1\n")
         elif what == "roll":
             self.start(namespace, scenario, {})
 
@@ -223,20 +235,19 @@ def run(faults: Sequence[Fault], speed: float, *, public: bool = True) -> list[O
     """Run the rows at the same time, each in its namespace, and return what happened."""
     settings = replace(load(None), time_scale=1 / speed)
     outcomes = [Outcome(fault=fault, namespace=re.sub(r"\W+", "-", fault.name)) for fault in faults]
-    lead = max((f.lead for f in faults), default=0.0)
     with tempfile.TemporaryDirectory() as name, receiver() as sink:
         folder = Path(name)
         bench = Bench(folder, speed)
         try:
             with alertmanager(folder, settings, sink) as am, prometheus(bench, settings, am, public=public) as url:
-                _run(bench, outcomes, url, lead)
+                _run(bench, outcomes, url)
                 _collect(outcomes, sink, speed)
         finally:
             bench.stop()
     return outcomes
 
 
-def _run(bench: Bench, outcomes: Sequence[Outcome], url: str, lead: float) -> None:
+def _run(bench: Bench, outcomes: Sequence[Outcome], url: str) -> None:
     started = time.monotonic()
     pending = sorted(outcomes, key=lambda o: -o.fault.lead)
     rolled: list[tuple[float, str]] = []
@@ -258,18 +269,17 @@ def _run(bench: Bench, outcomes: Sequence[Outcome], url: str, lead: float) -> No
                 bench.finish_roll(namespace)
         _poll_public(outcomes, url, bench.speed)
         time.sleep(0.5)
-    del lead
 
 
 def _offset(outcome: Outcome) -> float:
-    return 0.0 if outcome.fault.act else first_event(outcome.fault.scenario) if outcome.fault.lead else 0.0
+    return first_event(outcome.fault.scenario) if outcome.fault.lead else 0.0
 
 
 def _start(bench: Bench, outcome: Outcome) -> None:
     fault = outcome.fault
-    bench.start(outcome.namespace, shifted(fault.scenario, fault.lead, bench.folder), dict(fault.labels))
+    bench.start(outcome.namespace, prepared(fault, fault.scenario, bench.folder), dict(fault.labels))
     for scenario, labels in fault.others:
-        bench.start(outcome.namespace, shifted(scenario, fault.lead, bench.folder), dict(labels))
+        bench.start(outcome.namespace, prepared(fault, scenario, bench.folder), dict(labels))
     for _, port, _ in bench.processes[outcome.namespace]:
 
         def up(port: int = port) -> bool:

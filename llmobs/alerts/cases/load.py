@@ -25,13 +25,13 @@ def _gauge(name: str, low: float, high: float, *, wait: float = 300) -> Cases:
 
 
 def kv_exhausted(k: Knobs) -> Iterator[Case]:
-    full = (f"vllm_kv_cache_usage_ratio{{{k.replica}}}", (flat(k.t + (1 - k.t) / 2),))
-    waiting = f"vllm_request_waiting_queue_length{{{k.replica}}}"
+    full = (f"vllm_kv_cache_usage_ratio_peak{{{k.replica}}}", (flat(k.t + (1 - k.t) / 2),))
+    waiting = f"vllm_request_waiting_queue_length_peak{{{k.replica}}}"
     preempting = (f"vllm_preemptions_per_second{{{k.replica}}}", (flat(0.5),))
     yield k.case("full and requests wait", [full, (waiting, (flat(3),))], 0, k.fires())
     yield k.case("full and requests are preempted", [full, (waiting, (flat(0),)), preempting], 0, k.fires())
     yield k.case("full and nothing waits is healthy", [full, (waiting, (flat(0),))], 0)
-    room = (f"vllm_kv_cache_usage_ratio{{{k.replica}}}", (flat(k.t - 0.02),))
+    room = (f"vllm_kv_cache_usage_ratio_peak{{{k.replica}}}", (flat(k.t - 0.02),))
     yield k.case("requests wait with room in the cache", [room, (waiting, (flat(3),))], 0)
 
 

@@ -16,7 +16,7 @@ CAUSES = (
         expr=f"model:vllm_request_prefill_time:mean5m > $threshold * {usual('model:vllm_request_prefill_time:mean5m')}\n"
              f"and on ($model) model:vllm_request_prefill_time:mean5m > $min_seconds\n{_BUSY}",
         threshold=Knob(value=2, unit="times the usual", why="prompts vary by the hour; a doubled mean is no variation"),
-        params={"min_seconds": Knob(value=0.2, unit="seconds", why="nobody notices a prefill that is still below it"),
+        params={"min_seconds": Knob(value=0.1, unit="seconds", why="nobody notices a prefill that is still below it"),
                 "min_requests": _MIN_REQUESTS},
         also={"phase": "prefill"},
         summary="Prefill of {{ $labels.model_name }} takes {{ $value | humanizeDuration }}, more than twice the usual",

@@ -28,7 +28,7 @@ CLIENTS = (
         impact="Users get errors.",
         causes=("the engine died with requests in flight", "out of memory", "errors inside the engine: its log names them"),
         first="kubectl logs POD -c vllm --tail=200 | grep -iE 'error|exception'",
-        stop="rollback", prevent=("memory", "health"), inhibited_by=(*_SYMPTOMS, "VllmRestartLoop", "VllmNaNLogits"),
+        stop="rollback", prevent=("memory", "health"), inhibited_by=(*_SYMPTOMS, "VllmRestartLoop"),
         confirm=("model_reason:vllm_request_failed:rate5m", "vllm_http_responses_total"),
         tune="VllmAvailabilityBudgetBurn covers slower burns; this one is the fast page.",
         trace='{ status = error && span.gen_ai.request.model = "<model>" }',

@@ -70,10 +70,11 @@ PUBLISHED = (
     Alert(
         name="VllmKVCacheExhausted", group="published", scope=REPLICA, severity="critical", for_="2m", keep_firing_for="2m",
         question="Is the KV cache full and do requests suffer from it?",
-        expr="max by ($replica) (vllm_kv_cache_usage_ratio) > $threshold\n"
-             "and on ($replica) (max by ($replica) (vllm_request_waiting_queue_length) > 0\n"
+        expr="max by ($replica) (vllm_kv_cache_usage_ratio_peak) > $threshold\n"
+             "and on ($replica) (max by ($replica) (vllm_request_waiting_queue_length_peak) > 0\n"
              "or max by ($replica) (vllm_preemptions_per_second) > 0)",
-        threshold=Knob(value=0.95, unit="ratio", why="above it the next long prompt does not fit; alone it is healthy, so it "
+        threshold=Knob(value=0.95, unit="ratio", why="above it the next long prompt does not fit (the peak of the last minute, because preemption frees "
+                                                     "blocks at once); alone it is healthy, so it "
                                                      "counts only together with waiting or preemptions"),
         metric="vllm_kv_cache_usage_ratio",
         summary="KV cache of {{ $labels.target }} ({{ $labels.model_name }}) is exhausted ({{ $value | humanizePercentage }}) and requests wait or are preempted",
