@@ -13,7 +13,8 @@ import pytest
 from llmobs.alerts.routing import alertmanager_file, inhibit_rules
 from llmobs.alerts.rules import ALERTS
 from llmobs.alerts.settings import AlertSettings, load
-from tests.alerts.chain import alertmanager, fire, inhibited, receiver
+from tests.alerts.chain import Receiver, alertmanager, fire, inhibited, receiver
+from tests.daemon import wait_for
 
 _M = {"namespace": "llm", "model_name": "m"}
 _T = {**_M, "instance": "a:9401", "target": "t"}
@@ -23,6 +24,12 @@ _G = {**_M, "instance": "a:9401", "uuid": "GPU-1"}
 
 def _alert(name: str, labels: Mapping[str, str], severity: str | None = None) -> dict[str, str]:
     return {"alertname": name, "severity": severity or ALERTS[name].severity, "group": ALERTS[name].group, **labels}
+
+
+def _settle(sink: Receiver) -> None:
+    """Wait for the first notification, and then as long again as every group needs for its own."""
+    wait_for("notification", lambda: sink.notified, 20)
+    time.sleep(2)
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +78,7 @@ _INCIDENTS = [
         [
             _alert("GpuXidNode", {**_G, "xid": "79"}),
             _alert("GpuLost", {**_G, "reason": "lost"}),
+            _alert("GpuXidReset", {**_G, "xid": "119"}),
             _alert("VllmModelDown", _M),
             _alert("VllmTargetDown", _T),
             _alert("VllmEngineStalled", _R),
@@ -114,6 +122,16 @@ _INCIDENTS = [
         "VllmKVCacheExhausted",
     ),
     (
+        "overload: requests fail, start late and take long",
+        [
+            _alert("VllmAvailabilityBudgetBurn", {**_M, "slo": "availability", "window": "1h"}),
+            _alert("VllmTTFTBudgetBurn", {**_M, "slo": "ttft", "window": "1h"}),
+            _alert("VllmE2EBudgetBurn", {**_M, "slo": "e2e", "window": "6h"}),
+            _alert("VllmTTFTP95High", _M),
+        ],
+        "VllmAvailabilityBudgetBurn",
+    ),
+    (
         "all monitoring is gone",
         [
             _alert("VllmMetricsAbsent", {}),
@@ -133,7 +151,7 @@ def test_one_incident_is_one_page(
     """Only the cause reaches a person, and it does so once."""
     with receiver() as sink, alertmanager(tmp_path, settings, sink) as url:
         fire(url, alerts)
-        time.sleep(2)
+        _settle(sink)
         names = [name for n in ("pager", "tickets", "context") for name in sink.names(n)]
     assert set(names) == {told}, incident
     assert len(names) == 1, incident
@@ -144,9 +162,9 @@ def test_without_inhibition_it_would_be_many(tmp_path: Path, settings: AlertSett
     """The same incident without our inhibition rules reaches people several times: the test above can fail."""
     with receiver() as sink, alertmanager(tmp_path, settings, sink, inhibit=False) as url:
         fire(url, _INCIDENTS[0][1])
-        time.sleep(2)
+        _settle(sink)
         names = [name for n in ("pager", "tickets", "context") for name in sink.names(n)]
-    assert len(names) == 6
+    assert len(names) == 7
 
 
 @pytest.mark.needs("alertmanager")
@@ -166,7 +184,7 @@ def test_what_must_not_be_silenced(tmp_path: Path, settings: AlertSettings) -> N
     ]
     with receiver() as sink, alertmanager(tmp_path, settings, sink) as url:
         fire(url, alerts)
-        time.sleep(2)
+        _settle(sink)
         told = {(a["alertname"], a.get("model_name", "")) for n in sink.notified for a in n.alerts}
         silenced = inhibited(url)
     assert ("VllmEngineStalled", "other") in told

@@ -48,17 +48,17 @@ BUDGETS = (
     _budget(
         "VllmTTFTBudgetBurn", "ttft", "Do too many answers start too late for this model's objective?", "first tokens",
         ("queue: traffic above capacity", "prefill: longer prompts or lost cache hits"), stop="prefill", prevent="batch",
-        trace='{ name = "http.server.request" && span.gen_ai.request.model = "<model>" && duration > 2s }',
+        also="VllmAvailabilityBudgetBurn", trace='{ name = "http.server.request" && span.gen_ai.request.model = "<model>" && duration > 2s }',
     ),
     _budget(
         "VllmInterTokenBudgetBurn", "inter_token", "Do too many tokens come too late for this model's objective?", "tokens",
         ("long prefills between decode steps", "a batch that is too large", "a throttling GPU"), stop="decode", prevent="batch",
-        also="GpuThermalThrottling", trace='{ name = "llm.decode.step" && duration > 200ms }',
+        also="GpuThermalThrottling VllmTTFTBudgetBurn VllmAvailabilityBudgetBurn", trace='{ name = "llm.decode.step" && duration > 200ms }',
     ),
     _budget(
         "VllmE2EBudgetBurn", "e2e", "Do too many answers take too long for this model's objective?", "answers",
         ("queue, prefill or decode: the phase ratio says which", "outputs became longer"), stop="prefill", prevent="batch",
-        also="VllmTTFTBudgetBurn VllmInterTokenBudgetBurn",
+        also="VllmTTFTBudgetBurn VllmInterTokenBudgetBurn VllmAvailabilityBudgetBurn",
     ),
     Alert(
         name="VllmErrorBudgetExhausted", group="slo", scope=(*MODEL, "slo"), severity="info", for_="1h",
