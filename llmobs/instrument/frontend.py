@@ -78,6 +78,7 @@ def _added(processor: Any, request: Any) -> None:
         record = RequestRecord(getattr(state, "external_req_id", None) or request.request_id, None, http=False)
         runtime.begin(record, [])
     sequence = SequenceRecord(record, state, time.monotonic())
+    sequence.params = getattr(request, "sampling_params", None)
     record.sequences.append(sequence)
     runtime.sequences[request.request_id] = sequence
     for observer in runtime.observers:

@@ -110,6 +110,7 @@ def _begin(runtime: Runtime, scope: Scope, path: str) -> tuple[RequestRecord, Sc
         identity = uuid.uuid4().hex
         headers.append((b"x-request-id", identity.encode()))
     record = RequestRecord(identity, path)
+    record.scheme = scope.get("scheme")
     peer = scope.get("client")
     if client is None and peer:
         client = peer[0]
@@ -157,8 +158,9 @@ def _sending(record: RequestRecord, message: Message) -> None:
         body = message.get("body", b"")
         if not body:
             return
+        record.last_byte_at = time.monotonic()
         if record.first_byte_at is None:
-            record.first_byte_at = time.monotonic()
+            record.first_byte_at = record.last_byte_at
         if record.stream:
             if not record.stream_error:
                 record.stream_error = error_frame(body)

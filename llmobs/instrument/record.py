@@ -69,7 +69,17 @@ class SequenceRecord:
     the first, index of the first new token).
     """
 
-    __slots__ = ("detail", "ended_at", "engine", "finish_reason", "request", "state", "stats", "submitted_at")
+    __slots__ = (
+        "detail",
+        "ended_at",
+        "engine",
+        "finish_reason",
+        "params",
+        "request",
+        "state",
+        "stats",
+        "submitted_at",
+    )  # fmt: skip
 
     def __init__(self, request: RequestRecord, state: Any, submitted_at: float) -> None:
         self.request = request
@@ -80,6 +90,7 @@ class SequenceRecord:
         self.finish_reason: str | None = None
         self.engine: int | None = None
         self.detail: Any = None
+        self.params: Any = None  # vLLM's SamplingParams
 
 
 class RequestRecord:
@@ -96,12 +107,14 @@ class RequestRecord:
         "error_body",
         "first_byte_at",
         "http",
+        "last_byte_at",
         "load",
         "outlier",
         "rejection",
         "request_id",
         "response_complete",
         "response_started_at",
+        "scheme",
         "sequences",
         "spans",
         "started",
@@ -128,6 +141,8 @@ class RequestRecord:
         self.stream = False
         self.response_started_at: float | None = None  # status line sent
         self.first_byte_at: float | None = None  # first piece of the response's body sent
+        self.last_byte_at: float | None = None  # last piece of it, so far
+        self.scheme: str | None = None  # http or https
         self.response_complete = False
         self.disconnected_at: float | None = None
         self.error_body = b""

@@ -1,0 +1,53 @@
+"""Which trace a request belongs to, and whether it is recorded.
+
+Ids come from the operating system: vLLM seeds `random`, so that its generator gives every server the same ids.
+"""
+
+from __future__ import annotations
+
+import os
+
+from llmobs.instrument.record import TraceContext
+from llmobs.instrument.traces.settings import TraceSettings
+
+_LOW = (1 << 64) - 1
+
+
+def new_span_id() -> int:
+    """Return a random span id, never 0."""
+    return int.from_bytes(os.urandom(8), "big") or 1
+
+
+def new_trace_id() -> int:
+    """Return a random trace id, never 0."""
+    return int.from_bytes(os.urandom(16), "big") or 1
+
+
+class Sampler:
+    """Decides by the rules of the OpenTelemetry specification: parent-based or not, by a share of trace ids."""
+
+    def __init__(self, settings: TraceSettings) -> None:
+        self._parent_based = settings.parent_based
+        # TraceIdRatioBased: the lower 64 bits of the trace id, below the share of their range.
+        self._bound = round(settings.ratio * (_LOW + 1))
+
+    def root(self, parent: TraceContext | None, state: str = "", *, forced: bool = False) -> TraceContext:
+        """Return the context of our root span under `parent`, the caller's, or in a new trace."""
+        fresh = os.urandom(24).hex()
+        span_id = fresh[:16]
+        if parent is None:
+            trace_id = fresh[16:]
+            return TraceContext(trace_id, span_id, forced or int(trace_id[16:], 16) < self._bound)
+        sampled = parent.sampled if self._parent_based else int(parent.trace_id[16:], 16) < self._bound
+        return TraceContext(parent.trace_id, span_id, forced or sampled, parent.parent_id, state)
+
+
+class Share:
+    """A share of traces, independent of the sampler's: by the upper 32 bits of the trace id."""
+
+    def __init__(self, ratio: float) -> None:
+        self._bound = round(ratio * (1 << 32))
+
+    def has(self, trace_id: str) -> bool:
+        """Return whether this trace belongs to the share."""
+        return self._bound > 0 and int(trace_id[:8], 16) < self._bound
