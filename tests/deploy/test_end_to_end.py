@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import threading
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -164,6 +165,23 @@ def _complete(chain: Chain, **headers: str) -> Any:
     with urllib.request.urlopen(request, timeout=60) as answer:
         answer.read()
         return answer.headers
+
+
+def test_one_trace_id_everywhere(chain: Chain) -> None:
+    """The caller's trace id is in the answer, the log line, the exemplar in Prometheus, and the spans that arrive."""
+    wait_for("the target", lambda: chain.query("query", query='vllm_up{target="chat"} == 1')["result"], 30)
+    headers = _complete(chain, traceparent=f"00-{TRACE}-00f067aa0ba902b7-01")
+    assert headers["x-trace-id"] == TRACE
+    (line,) = wait_for("the log line", lambda: [r for r in chain.vllm.requests() if r["trace_id"] == TRACE])
+    spans = wait_for("the spans", lambda: [s for s in chain.traces.spans if s.trace_id.hex() == TRACE], 20)
+    assert line["span_id"] in {s.span_id.hex() for s in spans if s.name == "http.server.request"}
+
+    def exemplars() -> set[str]:
+        expression = 'vllm_time_to_first_token_seconds_bucket{target="chat"}'
+        found = chain.query("query_exemplars", query=expression, start=str(time.time() - 300), end=str(time.time()))
+        return {e["labels"]["trace_id"] for series in found for e in series["exemplars"]}
+
+    wait_for("the exemplar", lambda: TRACE in exemplars(), 30)
 
 
 def test_an_out_of_memory_becomes_a_page(chain: Chain) -> None:
