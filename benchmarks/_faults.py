@@ -13,7 +13,8 @@ class Fault:
     from its start. `once` leaves out an event's repetitions, and `loading` is how long a restart takes, in seconds,
     where it is not the scenario's. `act` is done by the harness when the fault is due: vanish (targets leave
     discovery), stop (the sidecar is killed), roll (a replica is replaced), cgroup (the kernel counts a kill for
-    memory). `others` are further scenarios in the same namespace: (scenario, labels).
+    memory). `others` are further scenarios in the same namespace: (scenario, labels). `heavy`
+    rows need more CPU than the others and run at a third of their speed.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Fault:
     act: str = ""
     once: bool = False
     loading: float = 0.0
+    heavy: bool = False
     labels: tuple[tuple[str, str], ...] = ()
     others: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
     after: float = 1800.0
@@ -138,8 +140,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="long documents between chats",
         scenario="long-prompts",
-        wanted=("VllmTTFTP95High", "VllmInterTokenP95High"),
-        true_too=(*_SLOW, *_LOAD),
+        wanted=("VllmTTFTBudgetBurn", "VllmTTFTP95High", "VllmInterTokenP95High"),
+        true_too=("VllmCacheHitRateLow", *_SLOW, *_LOAD),
         lead=0,
     ),
     Fault(
@@ -151,6 +153,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="GPU throttles for heat",
         scenario="slow-decode",
+        lead=4200.0,
         wanted=("GpuThermalThrottling", "VllmDecodeSlow"),
         true_too=(*_SLOW, *_LOAD),
     ),
@@ -166,6 +169,7 @@ FAULTS: tuple[Fault, ...] = (
         wanted=("VllmReplicaImbalance",),
         true_too=(*_SLOW, *_LOAD),
         lead=0,
+        heavy=True,
     ),
     Fault(
         name="a busy small model hides a slow big one",
