@@ -201,12 +201,13 @@ FAULTS: tuple[Fault, ...] = (
         act="vanish",
     ),
     Fault(
-        name="sidecar dies",
+        name="one of two sidecars dies",
         scenario="steady-chat",
         wanted=("LlmobsDown",),
-        true_too=("VllmModelVanished", "VllmMetricsAbsent"),
+        others=(("steady-chat", ()),),
         act="stop",
     ),
+    Fault(name="the only sidecar dies", scenario="steady-chat", wanted=("VllmModelVanished",), act="stop"),
     Fault(
         name="rolling deployment (no fault)",
         scenario="steady-chat",
@@ -216,10 +217,11 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(name="steady chat (no fault)", scenario="steady-chat", wanted=()),
     Fault(
-        name="LoRA adapters take turns (no fault)",
+        name="more LoRA adapters than fit",
         scenario="lora",
-        wanted=(),
-        true_too=("VllmQueueLong", "VllmRunningNearLimit"),
+        wanted=("VllmTTFTP95High", "VllmTTFTBudgetBurn", "VllmQueueLong"),
+        true_too=(*_SLOW, *_LOAD),
+        lead=0,
     ),
 )
 

@@ -141,8 +141,7 @@ class Bench:
             del self.entries[namespace]
             self.write()
         elif what == "stop":
-            for process, _, _ in self.processes[namespace]:
-                process.kill()
+            self.processes[namespace][0][0].kill()
         elif what == "cgroup":
             (next(self.folder.glob(f"{namespace}-*")) / "memory.events").write_text("oom_kill 1\n")
         elif what == "roll":
