@@ -25,11 +25,13 @@ def general() -> None:
 def _install() -> None:
     from llmobs.instrument import backend, rundir, vllm_logs
     from llmobs.instrument.patch import when_imported
+    from llmobs.instrument.traces import layers
 
     settings, _ = load()  # problems are said once, by the API server
     if rundir.make() is None:
         logger.warning("llmobs: no temporary folder can be written; engine deaths cannot be told apart by cause")
     backend.install(settings)
+    layers.install()
     when_imported("fastapi.applications", _wrap_applications)
     when_imported("vllm.v1.engine.async_llm", _without_plugin_group)
     if settings.log_vllm_json:

@@ -220,7 +220,7 @@ class Runtime:
             dropped={
                 "log_lines": float(self.log.dropped),
                 "journal_lines": float(self.journal_dropped + self.workers.get("journal_dropped", 0)),
-                "spans": float(self.spans_dropped),
+                "spans": float(self.spans_dropped + self.workers.get("spans_dropped", 0)),
             },
         )
 

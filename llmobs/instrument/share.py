@@ -51,6 +51,9 @@ def _collect(runtime: Runtime) -> None:
     dropped = len(rundir.names(runtime.run_dir, "journal-dropped-"))
     if dropped:
         found["journal_dropped"] = dropped
+    found["spans_dropped"] = sum(
+        rundir.read(runtime.run_dir, name) or 0 for name in rundir.names(runtime.run_dir, "spans-dropped-")
+    )
     runtime.workers = found
 
 

@@ -228,3 +228,58 @@ def test_exemplars_carry_the_trace(server: Instrumented, receiver: Receiver) -> 
     called = call(server, "completion", max_tokens=30)
     trace_of(receiver, called)
     assert called.trace_id in json.dumps(server.stats())
+
+
+def test_token_detail_follows_single_steps(server: Instrumented, receiver: Receiver) -> None:
+    """X-LLMObs-Detail: 1 gives a child of the decode loop per step, capped, with the tokens the client got."""
+    called = call(server, "completion", {"X-LLMObs-Detail": "1"}, max_tokens=200, logprobs=1, return_token_ids=True)
+    spans = trace_of(receiver, called)
+    steps = [s for s in receiver.trace(called.trace_id) if s.name == names.STEP]
+    loop = spans[names.DECODE]
+    assert {s.parent for s in steps} == {loop.span_id}
+    assert loop.attributes["llmobs.steps"] == 199
+    assert loop.attributes["llmobs.tokens.dropped"] == 199 - len(steps) > 0
+    positions = [s.attributes["token_index"] for s in steps]
+    assert positions[:64] == list(range(1, 65))
+    tokens = json.loads(called.body)["choices"][0]
+    for step in steps:
+        position = step.attributes["token_index"]
+        assert step.attributes["token_id"] == tokens["token_ids"][position]
+        assert step.attributes["logprob"] == pytest.approx(tokens["logprobs"]["token_logprobs"][position], abs=1e-4)
+        assert step.attributes["kv_cache_hit"] is True
+        assert loop.start <= step.start < step.end <= loop.end
+    assert spans[names.PREFILL].attributes["token_id"] == tokens["token_ids"][0]
+
+
+def test_no_token_detail_unless_asked_for(server: Instrumented, receiver: Receiver) -> None:
+    """A request without the header has no step spans."""
+    called = call(server, "completion")
+    trace_of(receiver, called)
+    assert not [s for s in receiver.trace(called.trace_id) if s.name == names.STEP]
+
+
+def test_one_engine_step_in_n_shows_its_layers(server: Instrumented, receiver: Receiver) -> None:
+    """The worker's trace has one child per decoder layer of the tiny model, within the step, and the request's id."""
+    call(server, "completion", {"X-Request-Id": "layered"}, max_tokens=60)
+
+    def ours() -> list[Seen]:
+        steps = receiver.named(names.ENGINE_STEP)
+        return [s for s in steps if any("layered" in i for i in s.attributes["llmobs.step.request_ids"])]
+
+    step = receiver.wait(ours)[0]
+    layers = [s for s in receiver.trace(step.trace_id) if s is not step]
+    assert [s.name for s in layers] == ["llm.layer.0.forward", "llm.layer.1.forward"]
+    assert {s.parent for s in layers} == {step.span_id}
+    assert step.start <= layers[0].start < layers[0].end <= layers[1].start < layers[1].end <= step.end
+    batch = {k: step.attributes["llmobs.step." + k] for k in ("requests", "prefill_requests", "tokens")}
+    assert batch["requests"] == 1
+    assert batch["prefill_requests"] == (1 if batch["tokens"] > 1 else 0)
+
+
+def test_every_attribute_that_was_sent_is_in_the_list(server: Instrumented, receiver: Receiver) -> None:
+    """Nothing reaches the Collector that names.py, and so docs/traces.md, does not name."""
+    known = {n for n in names.ATTRIBUTES if not n.endswith("*")}
+    ours = [s for s in receiver.spans if s.name.startswith(("http.server.", "llm.layer.")) or s.name in names.SPANS]
+    unknown = {a for s in ours for a in s.attributes if a not in known and not a.startswith("llmobs.label.")}
+    assert len(ours) > 50
+    assert unknown == set()
