@@ -92,8 +92,12 @@ def test_every_panel_that_a_cpu_can_fill_has_data(running: Stage) -> None:
     """Each query for what a CPU server has returns a finite value; what it has not is listed with a reason."""
     asked = [t for t in prometheus_targets() if not beyond_a_cpu(t)]
     assert len(asked) > 150
-    empty = [t.where for t in asked if not values_of(running, t)]
-    assert empty == []
+    # A busy machine answers a health check late now and then, and what did not answer is rightly absent.
+    deadline = time.monotonic() + 20
+    while (empty := [t for t in asked if not values_of(running, t)]) and time.monotonic() < deadline:
+        asked = empty
+        time.sleep(1)
+    assert [t.where for t in empty] == []
 
 
 def test_the_plugin_is_what_is_read(running: Stage) -> None:

@@ -93,13 +93,13 @@ def servers(folder: Path) -> Iterator[tuple[Instrumented, VllmServer]]:
 @pytest.fixture(scope="module")
 def ours(servers: tuple[Instrumented, VllmServer], folder: Path) -> Died:
     answers, stats = asyncio.run(_load(servers[0].url, folder / "switch", stats=True))
-    return Died(answers, servers[0].server.process.wait(30), stats)
+    return Died(answers, servers[0].server.process.wait(90), stats)
 
 
 @pytest.fixture(scope="module")
 def theirs(servers: tuple[Instrumented, VllmServer], folder: Path) -> Died:
     answers, _ = asyncio.run(_load(servers[1].url, folder / "switch-plain", stats=False))
-    return Died(answers, servers[1].process.wait(30), {})
+    return Died(answers, servers[1].process.wait(90), {})
 
 
 def _entries(state: Path) -> list[JournalEntry]:
