@@ -92,7 +92,7 @@ PUBLISHED = (
              "and on ($model) model:vllm_requests_in_system:avg2m >= 0.9 * (model:vllm_requests_in_system:avg2m offset 5m)\n"
              "and on ($model) model:vllm_requests_in_system:avg2m >= $min_requests",
         threshold=Knob(value=0.3, unit="ratio", why="published guides: −30 % against five minutes before"),
-        params={"min_requests": Knob(value=3, unit="requests", why="with one or two requests the end of one halves the rate")},
+        params={"min_requests": Knob(value=5, unit="requests", why="with a handful the end of one changes the rate by a third")},
         summary="{{ $labels.model_name }} generates {{ $value | humanizePercentage }} fewer tokens than 5 minutes ago at the same load",
         impact="Answers come slower for everybody.",
         causes=("a GPU throttles or a replica is slow", "long prefills hold the batch up", "preemptions: computed twice",
