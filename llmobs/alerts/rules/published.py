@@ -34,7 +34,7 @@ PUBLISHED = (
         confirm=("vllm_oom_total", "vllm_oom_evidence_total", 'vllm_request_failed_total{reason="oom"}',
                  "nvidia_gpu_memory_free_bytes"),
         tune="Do not. Published guides roll a release back at more than 3 a minute; see CanaryOutOfMemory.",
-        trace='{ status = error && span.llmobs.failure_reason = "oom" }',
+        trace='{ status = error && span.error.type = "oom" }',
     ),
     Alert(
         name="VllmQueueLong", group="published", scope=REPLICA, severity="warning", for_="1m", keep_firing_for="2m",
