@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -175,7 +176,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def prometheus(bench: Bench, settings: AlertSettings, alertmanager_url: str, *, public: bool) -> Iterator[str]:
     """Run Prometheus with our rules and the public ones; yield its URL."""
     speed, folder = bench.speed, bench.folder
-    every = f"{max(250, round(15000 / speed))}ms"
+    every = f"{max(1000, round(15000 / speed))}ms"
     ours = behaviour_only(groups(settings))
     for group in ours:
         group["interval"] = every
@@ -357,13 +358,15 @@ def public_table(outcomes: Sequence[Outcome]) -> str:
 
 def main() -> None:
     """Run everything in batches and print both tables; FAULT=regex runs the rows whose name it matches."""
+    # Stopped from outside, nothing that was started may stay behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     wanted, speed = re.compile(os.environ.get("FAULT", "")), float(os.environ.get("SPEED", "15"))
     rows = [f for f in FAULTS if wanted.search(f.name)]
     light, heavy = [f for f in rows if not f.heavy], [f for f in rows if f.heavy]
     batches = [(light[i : i + _BATCH], speed) for i in range(0, len(light), _BATCH)]
     batches += [([f], speed / 3) for f in heavy]
     if wanted.search(HEALTHY.name):
-        batches.append(([HEALTHY], 4 * speed))
+        batches.append(([HEALTHY], 2 * speed))
     outcomes: list[Outcome] = []
     for batch, at in batches:
         done = run(batch, at)

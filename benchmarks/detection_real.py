@@ -26,7 +26,7 @@ from tests.instrument.conftest import INJECT, Instrumented
 
 #: How much shorter every duration of the rules is; the server itself runs at its own speed.
 SPEED = 10.0
-_SHARED = " ".join(str(n) for n in range(120))
+_SHARED = " ".join(str(n) for n in range(40))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ ROWS = (
     ),
     Row(
         fault=_fault("KV cache exhausted", "VllmKVCacheExhausted", "VllmPreemptionStorm"),
-        flags=("--num-gpu-blocks-override", "24"), rate=1.0, then=(6.0, 600, 120.0, 60),
+        flags=("--num-gpu-blocks-override", "12"), rate=1.0, then=(6.0, 400, 120.0, 20),
     ),
     Row(fault=_fault("clients disconnect", "VllmAbortStorm"), then=(8.0, 800, 0.4, 20)),
     Row(fault=_fault("prompts too long", "VllmPromptsTooLong"), then=(8.0, 20, 60.0, 3000)),
@@ -165,6 +165,7 @@ async def _traffic(row: Row, server: Instrumented, outcome: Outcome) -> None:
 
 def main() -> None:
     """Print the table; FAULT=regex runs the rows whose name it matches."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     wanted = re.compile(os.environ.get("FAULT", ""))
     outcomes = []
     for row in ROWS:
