@@ -64,7 +64,9 @@ class VllmServer:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=env,
-                start_new_session=True,
+                # A process group to signal as a whole, but no session of its own: the kernel's autogroup scheduling
+                # gives each session one share of the CPUs, and a client in another session was starved for seconds.
+                preexec_fn=os.setpgrp,
             )
 
     def wait_ready(self) -> VllmServer:
