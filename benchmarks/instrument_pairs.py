@@ -1,28 +1,73 @@
-"""Tokens per second of the real vLLM with llmobs inside and without, in alternating pairs on one machine.
+"""Tokens per second of the real vLLM: plain, with llmobs inside, and with vLLM's own tracing, side by side.
 
-Both servers are up all the time; only one has load at a time. The tiny model's steps take a few milliseconds, several
-times less than production's, so this is the hard case. Run it alone on the machine; the CPU time of the API server
-process, where our code runs, is shown beside, because neighbours disturb it less than the clock:
+Four servers are up all the time; only one has load at a time, and the order changes from round to round:
 
-    python -m benchmarks instrument_pairs          (PAIRS=16, REQUESTS=160, STREAM=1 in the environment to change it)
+    off        vLLM alone
+    observed   with llmobs: logs, `/stats` read every second, one request in ten traced
+    traced     the same with every request traced
+    vllm       vLLM alone with its own `--otlp-traces-endpoint`
+
+Spans go to a receiver in a process of its own that reads and forgets them. The tiny model's steps take a few
+milliseconds, several times less than production's, so this is the hard case. Each figure is a server's tokens per
+second divided by those of `off` in the same round; the CPU time of the API server process, where our code runs, is
+shown beside, because neighbours disturb it less than the clock. Run it alone on the machine:
+
+    python -m benchmarks instrument_pairs          (ROUNDS=20, REQUESTS=160, STREAM=1 in the environment to change it)
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import multiprocessing
 import os
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import aiohttp
+from aiohttp import web
 
 from tests.instrument.conftest import Instrumented
 from tests.real.server import VllmServer
 
 CONCURRENCY = 32
 TOKENS = 64
+ARMS = ("off", "observed", "traced", "vllm")
+
+
+def _receive(port: Connection) -> None:
+    """Serve OTLP over HTTP: read each export, answer, and count the bytes."""
+
+    async def serve() -> None:
+        async def take(request: web.Request) -> web.Response:
+            await request.read()
+            return web.Response()
+
+        app = web.Application(client_max_size=1 << 26)
+        app.router.add_post("/v1/traces", take)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        port.send(runner.addresses[0][1])
+        await asyncio.Event().wait()
+
+    asyncio.run(serve())
+
+
+@contextlib.contextmanager
+def _receiver() -> Iterator[str]:
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_receive, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()  # so that a receiver that does not start ends the wait below
+    try:
+        yield f"http://127.0.0.1:{ours.recv()}"
+    finally:
+        process.kill()
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -57,42 +102,67 @@ async def _round(url: str, requests: int, stream: bool, poll: bool) -> float:
 
 
 def main() -> None:
-    """Run the pairs and print each, the medians, and their ratio."""
-    pairs, requests = int(os.environ.get("PAIRS", "16")), int(os.environ.get("REQUESTS", "160"))
+    """Run the rounds; print each, then the medians of the ratios with their quartiles."""
+    rounds, requests = int(os.environ.get("ROUNDS", "20")), int(os.environ.get("REQUESTS", "160"))
     stream = os.environ.get("STREAM") == "1"
-    extra = dict(item.split("=", 1) for item in os.environ.get("WITH", "").split() if "=" in item)
-    with tempfile.TemporaryDirectory() as folder:
-        off = VllmServer(Path(folder) / "off.log")
-        on = Instrumented(Path(folder), launcher=(), **extra)
-        try:
-            off.wait_ready()
-            on.server.wait_ready()
-            ratios: list[float] = []
-            costs: list[float] = []
-            pids = {False: off.process.pid, True: on.server.process.pid}
-            for url in (off.url, on.url):
-                asyncio.run(_round(url, requests, stream, poll=False))  # warm
-            for pair in range(pairs):
-                order = [(off.url, False), (on.url, True)]
-                speeds: dict[bool, float] = {}
-                cpu: dict[bool, float] = {}
-                for url, ours in order if pair % 2 else reversed(order):
-                    before = _cpu_seconds(pids[ours])
-                    speeds[ours] = asyncio.run(_round(url, requests, stream, poll=ours))
-                    cpu[ours] = (_cpu_seconds(pids[ours]) - before) / (requests * TOKENS) * 1e6
-                ratios.append(speeds[True] / speeds[False])
-                costs.append(cpu[True] - cpu[False])
-                print(
-                    f"pair {pair:2}: off {speeds[False]:6.0f}  on {speeds[True]:6.0f} tokens/s  {ratios[-1]:.3f}"
-                    f"   API server CPU off {cpu[False]:5.1f}  on {cpu[True]:5.1f} µs/token"
-                )
-            quartiles = statistics.quantiles(ratios, n=4)
-            print(f"on/off: median {statistics.median(ratios):.3f}, quartiles {quartiles[0]:.3f} to {quartiles[2]:.3f}")
-            print(f"API server CPU: median {statistics.median(costs):+.1f} µs per token")
-            print(f"stats: {on.stats()['hook_errors'] and sum(on.stats()['hook_errors'].values()):.0f} hook errors")
-        finally:
-            off.stop()
-            on.server.stop()
+    with tempfile.TemporaryDirectory() as name, _receiver() as collector:
+        folder = Path(name)
+        otlp = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+        with contextlib.ExitStack() as stack:
+            servers: dict[str, VllmServer] = {}
+
+            def add(arm: str, server: VllmServer) -> None:
+                servers[arm] = server
+                stack.callback(server.stop)
+                server.wait_ready()
+
+            observed = Instrumented(folder / "observed", launcher=(), OTEL_TRACES_SAMPLER_ARG="0.1", **otlp)
+            traced = Instrumented(folder / "traced", launcher=(), **otlp)
+            add("observed", observed.server)
+            add("traced", traced.server)
+            add("off", VllmServer(folder / "off.log"))
+            own = ("--otlp-traces-endpoint", f"{collector}/v1/traces")
+            protocol = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
+            add("vllm", VllmServer(folder / "vllm.log", *own, environment=protocol))
+            _measure(servers, rounds, requests, stream)
+            for arm, made in (("observed", observed), ("traced", traced)):
+                errors = sum(made.stats()["hook_errors"].values())
+                print(f"{arm}: {errors:.0f} hook errors, spans {made.stats().get('traces')}")
+
+
+def _measure(servers: dict[str, VllmServer], rounds: int, requests: int, stream: bool) -> None:
+    for arm in ARMS:
+        asyncio.run(_round(servers[arm].url, requests, stream, poll=False))  # warm
+    ratios: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    costs: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    against: list[float] = []
+    for number in range(rounds):
+        turn = ARMS[number % len(ARMS) :] + ARMS[: number % len(ARMS)]
+        speed: dict[str, float] = {}
+        cpu: dict[str, float] = {}
+        for arm in turn if number % 2 else reversed(turn):
+            pid = servers[arm].process.pid
+            before = _cpu_seconds(pid)
+            poll = arm in ("observed", "traced")
+            speed[arm] = asyncio.run(_round(servers[arm].url, requests, stream, poll=poll))
+            cpu[arm] = (_cpu_seconds(pid) - before) / requests * 1e3
+        for arm in ARMS:
+            ratios[arm].append(speed[arm] / speed["off"])
+            costs[arm].append(cpu[arm])
+        against.append(speed["traced"] / speed["vllm"])
+        print(
+            f"round {number:2}: off {speed['off']:5.0f} tokens/s, "
+            + ", ".join(f"{arm} {ratios[arm][-1]:.3f}" for arm in ARMS[1:]),
+            flush=True,
+        )
+    for arm in ARMS:
+        print(f"{arm:9} {_spread(ratios[arm])} of off; API server CPU {statistics.median(costs[arm]):.2f} ms a request")
+    print(f"traced is {_spread(against)} of vllm")
+
+
+def _spread(values: list[float]) -> str:
+    low, middle, high = statistics.quantiles(values, n=4)
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 
 if __name__ == "__main__":

@@ -27,7 +27,9 @@ def assemble(
 ) -> RequestFacts:
     """Return the facts. `offset` is added to the engine's times, `max_prompt` is in tokens, `now` on our clock."""
     sequences = record.sequences
-    prompts = list({id(getattr(s.state, "parent_req", None) or s): s for s in reversed(sequences)}.values())
+    prompts = sequences
+    if len(sequences) > 1:  # those with the same parent share one prompt
+        prompts = list({id(getattr(s.state, "parent_req", None) or s): s for s in reversed(sequences)}.values())
     stats = [s.stats for s in sequences if s.stats is not None]
     first = _first_scheduled(stats)
     prompt_tokens = sum(s.state.prompt_len or 0 for s in prompts) if prompts else None
@@ -78,6 +80,8 @@ def assemble(
 
 
 def _first_scheduled(stats: list[Any]) -> Any:
+    if len(stats) == 1:
+        return stats[0] if stats[0].scheduled_ts else None
     scheduled = [s for s in stats if s.scheduled_ts]
     return min(scheduled, key=lambda s: s.scheduled_ts) if scheduled else None
 

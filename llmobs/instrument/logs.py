@@ -2,6 +2,9 @@
 
 The event loop only puts a dictionary into a bounded queue. When the queue is full or a destination refuses a line
 (disk full, missing folder), the line is dropped, counted, and that is said once.
+
+The thread looks at the queue at intervals instead of being woken by each event, and lets go of the interpreter after
+each line: every wake-up would take the interpreter from the event loop, which may get it back only 5 ms later.
 """
 
 from __future__ import annotations
@@ -12,10 +15,10 @@ import logging
 import logging.handlers
 import multiprocessing.util
 import os
-import queue
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -27,6 +30,8 @@ from llmobs.instrument.guard import logger
 from llmobs.instrument.settings import InstrumentSettings
 
 _BATCH = 256
+#: Seconds between two looks at the queue, at most so long a line waits.
+_PAUSE = 0.1
 #: The fields that come first in every line, in this order.
 _FIRST = ("event", "timestamp", "level")
 
@@ -41,9 +46,12 @@ def _order(_logger: Any, level: str, event: MutableMapping[str, Any]) -> Mapping
     return head | dict(event)
 
 
+# Anything json doesn't know, from a vLLM setting for example, is shown as text.
+_encode = json.JSONEncoder(default=str, ensure_ascii=False, separators=(",", ":")).encode
+
+
 def _dumps(value: Any, **_options: Any) -> str:
-    # Anything json doesn't know, from a vLLM setting for example, is shown as text.
-    return json.dumps(value, default=str, ensure_ascii=False, separators=(",", ":"))
+    return _encode(value)
 
 
 class _Collect:
@@ -94,7 +102,8 @@ class LogWriter:
     ) -> None:
         self.dropped = 0
         self._limit = settings.log_queue
-        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._queue: deque[Any] = deque()
+        self._wake = threading.Event()
         self._collect = _Collect()
         self._log: Any = structlog.wrap_logger(
             self._collect,
@@ -128,57 +137,48 @@ class LogWriter:
         """Queue one event of Unix time `wall`. A function as `fields` is called in the writer's thread."""
         if not self._sinks:
             return
-        if self._queue.qsize() >= self._limit:
+        if len(self._queue) >= self._limit:
             self._drop(1, "the queue is full")
             return
-        self._queue.put((level, event, fields, wall))
+        self._queue.append((level, event, fields, wall))
 
     def call(self, work: Callable[[], None]) -> None:
         """Run `work`, which may block on a disk, in the writer's thread."""
-        self._queue.put(work)
+        self._queue.append(work)
 
     def close(self, timeout: float = 2.0) -> None:
         """Write what is queued and stop, within `timeout` seconds."""
         if self._stopping:
             return
         self._stopping = True
-        self._queue.put(None)
+        self._wake.set()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
     def _run(self) -> None:
         next_tick = time.monotonic() + 1.0
         while True:
-            batch = self._take(max(0.01, next_tick - time.monotonic()))
-            last = bool(batch) and batch[-1] is None
-            try:
-                self._write([item for item in batch if item is not None])
-            except Exception as error:  # noqa: BLE001  this thread must not end
-                self._drop(len(batch), repr(error))
-            if last:
+            last = self._wake.wait(0 if self._queue else _PAUSE)
+            if batch := self._take():
+                self._write(batch)
+            elif last:
                 return
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + 1.0
                 if self.tick is not None:
                     self.tick()
 
-    def _take(self, wait: float) -> list[Any]:
-        batch = []
-        try:
-            batch.append(self._queue.get(timeout=wait))
-            while len(batch) < _BATCH and batch[-1] is not None:
-                batch.append(self._queue.get_nowait())
-        except queue.Empty:
-            pass
-        return batch
+    def _take(self) -> list[Any]:
+        return [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
 
     def _write(self, batch: list[Any]) -> None:
         for item in batch:
-            if callable(item):
-                item()
-                continue
-            level, event, fields, wall = item
+            time.sleep(0)
             try:
+                if callable(item):
+                    item()
+                    continue
+                level, event, fields, wall = item
                 values = fields() if callable(fields) else fields
                 getattr(self._log, level)(event, wall=wall, **values)
             except Exception as error:  # noqa: BLE001  one bad event must not cost the others
@@ -190,7 +190,7 @@ class LogWriter:
         for sink in self._sinks:
             try:
                 sink(text)
-            except OSError as error:  # noqa: PERF203  each destination fails for itself
+            except Exception as error:  # noqa: BLE001, PERF203  each destination fails for itself; this thread must not end
                 self._drop(len(lines), str(error))
 
     def _drop(self, count: int, why: str) -> None:

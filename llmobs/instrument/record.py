@@ -1,7 +1,7 @@
 """One request, followed: what is collected while it lives, and the facts that remain when it has ended.
 
 `RequestRecord` is filled by the middleware (HTTP side) and the hooks in `frontend` (engine side). `facts()` turns it
-into frozen `RequestFacts`, once; ledger, log, and spans all read those and nothing else.
+into `RequestFacts`, once, which nobody changes; ledger, log, and spans all read those and nothing else.
 
 Clocks: `started` and every `*_at` are this process's monotonic clock in seconds (`time.monotonic`), which on one host
 is also the engine core's. `started_wall` is Unix time. `RequestFacts.wall(t)` converts.
@@ -159,7 +159,7 @@ class RequestRecord:
         return any(s.finish_reason is None for s in self.sequences)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)  # not frozen: that alone would double the time to make one
 class RequestFacts:
     """What is known about a request that has ended. Times in seconds, absent ones are None.
 
