@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
-from llmobs.derive import cache, joined, monotonic, phases, progress
+from llmobs.derive import cache, joined, lengths, monotonic, phases, progress
 from llmobs.derive import failures as failing
 from llmobs.derive.failures import EngineKey, Failures
 from llmobs.derive.monotonic import Carry
@@ -156,7 +156,7 @@ def _read(state: TargetState, snapshot: EngineSnapshot, limits: Limits, gpus: Gp
     if restarted:
         # Engines that do not come back keep their totals for the day they do.
         carries = {k: monotonic.advance(c, EngineStats(model_name=k[0]), restarted=True)[1] for k, c in carries.items()}
-    for engine in snapshot.engines:
+    for engine in map(lengths.on_common_bounds, snapshot.engines):
         key = (engine.model_name, engine.engine)
         engines[key], carries[key] = monotonic.advance(carries.get(key, Carry()), engine, restarted=False)
         before = Progress() if restarted else state.progress.get(key, Progress())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llmobs.alerts.cases.model import FOREVER, Case, Cases, Knobs, Series, flat, grow, histogram
+from llmobs.alerts.cases.model import FOREVER, Case, Cases, Knobs, Series, flat, grow, histogram, lost
 
 
 def _gauge(name: str, low: float, high: float, *, wait: float = 300) -> Cases:
@@ -56,6 +56,16 @@ def tokens_dropped(k: Knobs) -> Iterator[Case]:
     yield k.case("no traffic at all", [(tokens, (flat(5),)), (running, (flat(0),)), idle], 1050)
     reset = [(tokens, (flat(0, 15), grow(100, 900), flat(0, 30), grow(100))), (running, (flat(load),)), idle]
     yield k.case("a counter that starts again", reset, 1110)
+
+    def replica(n: str, share: float, until: float) -> list[Series]:
+        labels = f'instance="{n}:9401",target="t",model_name="{k.model}",engine="0"'
+        return [
+            (f"vllm_decode_tokens_total{{{labels}}}", (grow(100 * share, until), lost())),
+            (f"vllm_num_running_requests{{{labels}}}", (flat(load * share, until), lost())),
+            (f"vllm_request_waiting_queue_length{{{labels}}}", (flat(0, until), lost())),
+        ]
+
+    yield k.case("one of two replicas is no longer seen", [*replica("a", 0.95, 900), *replica("b", 0.05, 2000)], 900)
 
 
 def timeouts(k: Knobs) -> Iterator[Case]:

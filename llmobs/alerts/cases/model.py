@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from llmobs.alerts.model import seconds
 from llmobs.alerts.settings import Effective
 
-#: One stretch of a series: ("=", value, seconds), ("+", growth per second, seconds), or ("_", 0, seconds) for absent.
+#: One stretch of a series: ("=", value, seconds), ("+", growth per second, seconds), ("_", 0, seconds) for absent, or
+#: ("stale", 0, seconds) for absent since a scrape that failed.
 Stretch = tuple[str, float, float]
 #: One series: name with labels, and its stretches; the last one goes on to the end.
 Series = tuple[str, tuple[Stretch, ...]]
@@ -34,6 +35,11 @@ def grow(per_second: float, for_seconds: float = FOREVER) -> Stretch:
 def gone(for_seconds: float = FOREVER) -> Stretch:
     """Return a stretch without samples."""
     return ("_", 0.0, for_seconds)
+
+
+def lost(for_seconds: float = FOREVER) -> Stretch:
+    """Return a stretch without samples that begins with a failed scrape: the series ends at once, not 5 minutes on."""
+    return ("stale", 0.0, for_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +78,8 @@ def notation(stretches: Sequence[Stretch], interval: float, end: float) -> str:
         at += count * interval
         if kind == "_":
             parts.append(f"_x{count}")
+        elif kind == "stale":
+            parts.append(f"stale _x{count - 1}" if count > 1 else "stale")
         elif kind == "=":
             value = number
             parts.append(f"{_number(value)}+0x{count - 1}")

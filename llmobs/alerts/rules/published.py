@@ -90,7 +90,9 @@ PUBLISHED = (
         question="Do we generate far fewer tokens than five minutes ago although the load is still there?",
         expr="1 - model:vllm_decode_tokens:rate2m / (model:vllm_decode_tokens:rate2m offset 5m > 0) > $threshold\n"
              "and on ($model) model:vllm_requests_in_system:avg2m >= 0.9 * (model:vllm_requests_in_system:avg2m offset 5m)\n"
-             "and on ($model) model:vllm_requests_in_system:avg2m >= $min_requests",
+             "and on ($model) model:vllm_requests_in_system:avg2m >= $min_requests\n"
+             # A replica that is no longer seen takes its tokens along at once and its load only by and by.
+             "and on ($model) count by ($model) (vllm_num_running_requests) >= count by ($model) (vllm_num_running_requests offset 5m)",
         threshold=Knob(value=0.3, unit="ratio", why="published guides: −30 % against five minutes before"),
         params={"min_requests": Knob(value=5, unit="requests", why="with a handful the end of one changes the rate by a third")},
         summary="{{ $labels.model_name }} generates {{ $value | humanizePercentage }} fewer tokens than 5 minutes ago at the same load",
