@@ -138,11 +138,10 @@ FAULTS: tuple[Fault, ...] = (
         true_too=(*_SLOW, *_LOAD, "VllmCacheHitRateLow"),
     ),
     Fault(
-        name="long documents between chats",
+        name="documents instead of chats",
         scenario="long-prompts",
-        wanted=("VllmTTFTBudgetBurn", "VllmTTFTP95High", "VllmInterTokenP95High"),
-        true_too=("VllmCacheHitRateLow", *_SLOW, *_LOAD),
-        lead=0,
+        wanted=("VllmPromptLengthShift",),
+        true_too=("VllmCacheHitRateLow", "VllmCacheHitRateCollapse", *_SLOW, *_LOAD),
     ),
     Fault(
         name="draft model no longer fits",
@@ -174,9 +173,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a busy small model hides a slow big one",
         scenario="two-models",
-        wanted=("VllmTTFTP95High", "VllmInterTokenP95High", "VllmTTFTBudgetBurn"),
+        wanted=("VllmDecodeSlow", "VllmTTFTP95High", "VllmTTFTBudgetBurn"),
         true_too=(*_SLOW, *_LOAD),
-        lead=0,
     ),
     Fault(
         name="a bad canary",
