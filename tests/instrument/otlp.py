@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -36,25 +38,55 @@ class Seen:
         return (self.end - self.start) / 1e9
 
 
-class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
-    """The service; with `hang` it never answers."""
+@dataclass(frozen=True)
+class Tls:
+    """Files of a server's certificate and its key."""
 
-    def __init__(self, *, http: bool = False, hang: bool = False) -> None:
+    certificate: str
+    key: str
+
+
+class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
+    """The service; with `hang` it never answers.
+
+    `refuse` are the statuses (of HTTP, or of gRPC) of its first answers, `rejected` the spans of each export that it
+    claims not to have taken.
+    """
+
+    def __init__(
+        self,
+        *,
+        http: bool = False,
+        hang: bool = False,
+        tls: Tls | None = None,
+        refuse: Sequence[Any] = (),
+        rejected: int = 0,
+    ) -> None:
         self.spans: list[Seen] = []
         self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
+        self.refuse = list(refuse)
+        self.calls = 0
+        self._rejected = rejected
+        self._tls = tls
         self.release = threading.Event()
         if not hang:
             self.release.set()
         self.url, self.stop = self._serve_http() if http else self._serve_grpc()
 
     def Export(self, request: Any, context: Any) -> Any:  # noqa: N802 (the name in the protocol)
+        self.calls += 1
         if context is not None:
             self.headers.append(dict(context.invocation_metadata()))
+            if self.refuse:
+                context.abort(self.refuse.pop(0), "not now")
         self.release.wait(60)
         for group in request.resource_spans:
             resource = {a.key: _value(a.value) for a in group.resource.attributes}
             self.spans += [_seen(span, resource) for scope in group.scope_spans for span in scope.spans]
-        return trace_service_pb2.ExportTraceServiceResponse()
+        answer = trace_service_pb2.ExportTraceServiceResponse()
+        answer.partial_success.rejected_spans = self._rejected
+        return answer
 
     def named(self, name: str) -> list[Seen]:
         """Return the spans of that name."""
@@ -71,23 +103,35 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
             time.sleep(0.05)
         return found
 
+    @property
+    def _scheme(self) -> str:
+        return "http" if self._tls is None else "https"
+
     def _serve_grpc(self) -> tuple[str, Callable[[], Any]]:
         server = grpc.server(ThreadPoolExecutor(4))
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(self, server)
-        port = server.add_insecure_port("127.0.0.1:0")
+        if self._tls is None:
+            port = server.add_insecure_port("127.0.0.1:0")
+        else:
+            pair = Path(self._tls.key).read_bytes(), Path(self._tls.certificate).read_bytes()
+            port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
         server.start()
-        return f"http://127.0.0.1:{port}", lambda: (self.release.set(), server.stop(0))
+        return f"{self._scheme}://127.0.0.1:{port}", lambda: (self.release.set(), server.stop(0))
 
     def _serve_http(self) -> tuple[str, Callable[[], Any]]:
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                assert self.path == "/v1/traces"
+                receiver.paths.append(self.path)
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
                 receiver.headers.append({k.lower(): v for k, v in self.headers.items()})
+                if receiver.refuse:
+                    receiver.calls += 1
+                    self.send_error(receiver.refuse.pop(0))
+                    return
                 answer = receiver.Export(trace_service_pb2.ExportTraceServiceRequest.FromString(body), None)
                 self.send_response(200)
                 self.send_header("Content-Type", "application/x-protobuf")
@@ -98,8 +142,12 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
                 pass
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if self._tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self._tls.certificate, self._tls.key)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{server.server_port}", lambda: (self.release.set(), server.shutdown())
+        return f"{self._scheme}://127.0.0.1:{server.server_port}", lambda: (self.release.set(), server.shutdown())
 
 
 def _seen(span: trace_pb2.Span, resource: dict[str, Any]) -> Seen:

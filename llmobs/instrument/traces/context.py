@@ -13,14 +13,15 @@ from llmobs.instrument.traces.settings import TraceSettings
 _LOW = (1 << 64) - 1
 
 
-def new_span_id() -> int:
-    """Return a random span id, never 0."""
-    return int.from_bytes(os.urandom(8), "big") or 1
+def new_span_ids(count: int) -> list[bytes]:
+    """Return random span ids. One of zeros, which would not be valid, comes once in 2**64."""
+    fresh = os.urandom(8 * count)
+    return [fresh[at : at + 8] for at in range(0, 8 * count, 8)]
 
 
-def new_trace_id() -> int:
-    """Return a random trace id, never 0."""
-    return int.from_bytes(os.urandom(16), "big") or 1
+def new_trace_id() -> bytes:
+    """Return a random trace id."""
+    return os.urandom(16)
 
 
 class Sampler:

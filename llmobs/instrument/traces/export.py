@@ -3,98 +3,62 @@
 The SDK's batch processor is not used, because it takes finished spans (so the event loop would have to build them) and
 does not say how many it dropped. The queue, its variables and their defaults are those of the specification of that
 processor.
+
+The thread lets go of the interpreter before each request it builds: otherwise the event loop, which asks for it after
+every system call, would get it back only 5 ms later, for as long as a batch takes.
 """
 
 from __future__ import annotations
 
 import atexit
-import logging
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from llmobs.instrument.guard import guard, logger
+from llmobs.instrument.traces.encode import Batch, Head, Span
+from llmobs.instrument.traces.options import SettingsError
 from llmobs.instrument.traces.settings import TraceSettings
+from llmobs.instrument.traces.transport import Lost, Transport, transport
 
 #: Seconds that the end of the process waits for the last spans.
 CLOSE_SECONDS = 3.0
 
-_THREAD = "llmobs-traces"
-
-Build = Callable[[], Sequence[ReadableSpan]]
+Build = Callable[[], Sequence[Span]]
 
 
-class OneResource(Resource):
-    """A resource that compares by identity: the encoder hashes it for every span, as JSON in the SDK's own class."""
-
-    __hash__ = object.__hash__
-    __eq__ = object.__eq__
-
-
-def resource(attributes: dict[str, str]) -> Resource:
+def head(attributes: dict[str, str]) -> Head:
     """Return the resource of this process: `attributes`, and what the ``OTEL_*`` variables say, which wins."""
     made = Resource({**attributes}).merge(Resource.create())
     values = dict(made.attributes)
     if str(values.get("service.name", "")).startswith("unknown_service"):
         values["service.name"] = "vllm"  # the SDK's word for "nobody said"
-    return OneResource(values, made.schema_url)
-
-
-def exporter(settings: TraceSettings) -> SpanExporter:
-    """Return the OTLP exporter; endpoint, TLS, headers, timeout and compression are those of the variables.
-
-    Raises ModuleNotFoundError without the extra ``llmobs[otlp]``.
-    """
-    made: SpanExporter
-    if settings.protocol == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc
-
-        # vLLM's own exporter never uses TLS: with its flag an endpoint without a scheme means the same here.
-        plain = settings.endpoint is not None and not settings.endpoint.startswith("https://")
-        made = Grpc(endpoint=settings.endpoint, insecure=True if plain else None)
-    else:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as Http
-
-        made = Http(endpoint=settings.endpoint)
-    _quiet()
-    return made
-
-
-def _quiet() -> None:
-    """Keep the exporter's complaints from our thread out of the log: a lost span is counted, and said once."""
-    for name in list(logging.root.manager.loggerDict):
-        if name.startswith(("opentelemetry.exporter", "opentelemetry.sdk")):
-            logging.getLogger(name).addFilter(_not_ours)
-
-
-def _not_ours(record: logging.LogRecord) -> bool:
-    return record.threadName != _THREAD
+    return Head(values, made.schema_url)
 
 
 class Pipeline:
     """A bounded queue of spans to be built, and the thread that empties it into an exporter.
 
-    `make` is called in that thread. `on_drop` hears how many spans were lost, under a lock of the pipeline's.
+    `head` begins every export. `on_drop` hears how many spans were lost, under a lock of the pipeline's.
     """
 
-    def __init__(
-        self, settings: TraceSettings, make: Callable[[], SpanExporter], on_drop: Callable[[int], None]
-    ) -> None:
+    def __init__(self, settings: TraceSettings, head: Head, on_drop: Callable[[int], None]) -> None:
         self._settings = settings
-        self._make = make
+        self._head = head
         self._on_drop = on_drop
         self._items: deque[tuple[int, Build]] = deque()
-        self._waiting = 0
+        self._waiting = 0  # spans in the queue
+        self._held = 0  # spans that were taken from it and are neither sent nor lost
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
+        self._closed = False
         self._told = False
-        self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
+        self._transport: Transport | None = None
+        self._thread = threading.Thread(target=self._run, name="llmobs-traces", daemon=True)
         self._thread.start()
         atexit.register(self.close)
 
@@ -113,64 +77,105 @@ class Pipeline:
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Send what is queued, for at most so long; what is left is counted as dropped."""
-        if self._closing:
-            return
-        self._closing = True
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+        if self._transport is not None:
+            self._transport.closing(seconds)
         self._wake.set()
         self._thread.join(seconds)
         with self._lock:
-            left, self._waiting = self._waiting, 0
+            self._closed = True
+            left = self._waiting + self._held
+            self._waiting = self._held = 0
             self._items.clear()
             if left:
                 self._on_drop(left)
 
     def _run(self) -> None:
         try:
-            made = self._make()
-        except Exception as error:  # noqa: BLE001  a bad certificate or header: every kind of error is possible
-            self._tell(f"the exporter cannot be made: {error!r}")
+            made = self._transport = transport(self._settings)
+        except Exception as error:  # noqa: BLE001  grpc and OpenSSL have their own kinds for a bad certificate
+            self._tell(f"the exporter cannot be made: {_safe(error)}")
             made = None
+        if made is not None and self._closing:  # `close` came while it was made
+            made.closing(CLOSE_SECONDS)
         while not self._closing or self._items:
             self._wake.wait(self._settings.delay)
             self._wake.clear()
-            while batch := self._take():
-                self._send(made, batch)
+            self._drain(made)
         if made is not None:
-            made.shutdown()
+            made.close()
 
-    def _take(self) -> list[ReadableSpan]:
-        """Build the spans of one export."""
-        spans: list[ReadableSpan] = []
-        while self._items and len(spans) < self._settings.batch:
-            count, build = self._items.popleft()
+    def _drain(self, made: Transport | None) -> None:
+        """Build, encode and send what is queued."""
+        batch = self._head.batch()
+        while (taken := self._take()) is not None:
+            count, build = taken
+            time.sleep(0)
+            built = None if made is None else guard("traces_build").run(build)
+            if made is None or built is None:
+                self._lost(count)
+                continue
             with self._lock:
-                self._waiting -= count
-            built = guard("traces_build").run(build)
-            if built is None:
-                self._drop(count)
-            else:
-                spans.extend(built)
-        return spans
+                self._held += len(built) - count
+            for start, end in self._parts(len(batch), len(built)):
+                before = len(batch)
+                guard("traces_encode").run(batch.extend, built[start:end])
+                self._lost(before + end - start - len(batch))
+                if len(batch) >= self._settings.batch:
+                    self._send(made, batch)
+                    batch = self._head.batch()
+        if made is not None and len(batch):
+            self._send(made, batch)
 
-    def _send(self, made: SpanExporter | None, spans: list[ReadableSpan]) -> None:
+    def _parts(self, used: int, count: int) -> Iterator[tuple[int, int]]:
+        """Return the slices of a request's spans that fit what is left of this batch, and the ones after it."""
         size = self._settings.batch
-        for start in range(0, len(spans), size):
-            batch = spans[start : start + size]
-            problem: Any = "the Collector did not take them"
-            if made is not None:
-                try:
-                    if made.export(batch) is SpanExportResult.SUCCESS:
-                        continue
-                except Exception as error:  # noqa: BLE001  whatever an exporter raises, the thread goes on
-                    problem = repr(error)
-            self._drop(len(batch))
-            self._tell(problem)
+        edges = [0, *range(min(count, size - used), count, size), count]
+        return zip(edges, edges[1:])
 
-    def _drop(self, count: int) -> None:
+    def _take(self) -> tuple[int, Build] | None:
         with self._lock:
-            self._on_drop(count)
+            if not self._items:
+                return None
+            taken = self._items.popleft()
+            self._waiting -= taken[0]
+            self._held += taken[0]
+            return taken
+
+    def _send(self, made: Transport, batch: Batch) -> None:
+        count = len(batch)
+        try:
+            lost = made.send(batch.payload())
+        except Exception as error:  # noqa: BLE001  whatever a protocol's library raises, the thread goes on
+            lost = Lost(None, _safe(error))
+        gone = 0 if lost is None else count if lost.spans is None else min(lost.spans, count)
+        with self._lock:
+            self._held -= count - gone
+        if lost is not None:
+            self._lost(gone)
+            self._tell(lost.why)
+
+    def _lost(self, count: int) -> None:
+        """Count spans that were taken from the queue; at the end of the process `close` has counted them already."""
+        if count:
+            with self._lock:
+                self._held -= count
+                if not self._closed:
+                    self._on_drop(count)
 
     def _tell(self, problem: str) -> None:
         if not self._told:
             self._told = True
             logger.warning("llmobs: spans are lost (%s); they are counted in dropped.spans of /stats", problem)
+
+
+def _safe(error: Exception) -> str:
+    """Return what can be said of an error: the text of one that is not ours may hold an endpoint or a header."""
+    if isinstance(error, SettingsError):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError):
+        return f"{error}; pip install 'llmobs[otlp]'"
+    return type(error).__name__

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmobs import __version__
 from llmobs.instrument import rundir
@@ -19,6 +19,9 @@ from llmobs.instrument.guard import Guard, guard, logger
 from llmobs.instrument.patch import when_imported, wrap
 from llmobs.instrument.traces import names
 from llmobs.instrument.traces.settings import TraceSettings, load
+
+if TYPE_CHECKING:
+    from llmobs.instrument.traces.encode import Span
 
 _IDS = 64
 #: Seconds that the pipeline's thread waits for the device before it gives a step up.
@@ -83,7 +86,6 @@ class _Layers:
         self._dropped = 0
         self._layers: list[tuple[int, Any]] | None = None
         self._pipeline: Any = None
-        self._builder: Any = None
 
     def begin(self, worker: Any, scheduled: Any) -> _Step | None:
         """Return the step to be followed, with hooks on the layers, or None for the others."""
@@ -125,7 +127,7 @@ class _Layers:
             handle.remove()
         step.end = time.time_ns()
         if step.moments:
-            self._pipeline.put(len(step.moments) + 1, lambda: _spans(self._builder, step))
+            self._pipeline.put(len(step.moments) + 1, lambda: _spans(step))
 
     def _find(self, worker: Any) -> list[tuple[int, Any]]:
         """Return the decoder layers, and make the pipeline; none, and say why, where they cannot be followed."""
@@ -140,14 +142,10 @@ class _Layers:
             logger.warning("llmobs: no layer detail: no list of decoder layers was found in the model")
             return []
         from llmobs.instrument.traces import export
-        from llmobs.instrument.traces.spans import SpanBuilder
 
         instance = rundir.instance(rundir.make())
-        resource = export.resource(
-            {"service.instance.id": f"{instance}-worker-{os.getpid()}", "llmobs.version": __version__}
-        )
-        self._builder = SpanBuilder(resource, labels={})
-        self._pipeline = export.Pipeline(self._settings, lambda: export.exporter(self._settings), self._drop)
+        head = export.head({"service.instance.id": f"{instance}-worker-{os.getpid()}", "llmobs.version": __version__})
+        self._pipeline = export.Pipeline(self._settings, head, self._drop)
         logger.info("llmobs: layer detail: one step in %d, %d layers", self._settings.layers, len(found))
         return found
 
@@ -198,21 +196,18 @@ def _event() -> Any:
     return event
 
 
-def _spans(builder: Any, step: _Step) -> Sequence[Any]:
-    from opentelemetry.trace import SpanContext, TraceFlags
+def _spans(step: _Step) -> list[Span]:
+    from llmobs.instrument.traces.context import new_span_ids, new_trace_id
+    from llmobs.instrument.traces.encode import Span
 
-    from llmobs.instrument.traces.context import new_span_id, new_trace_id
-
-    sampled = TraceFlags(TraceFlags.SAMPLED)
     trace_id = new_trace_id()
-    root = SpanContext(trace_id, new_span_id(), False, sampled)
     times = _times(step)
+    root, *ids = new_span_ids(1 + len(times))
     end = max(step.end, max(stop for _, _, stop in times))
-    spans = [builder.span(names.ENGINE_STEP, root, None, (step.start, end), step.attributes)]
-    for index, start, stop in times:
-        context = SpanContext(trace_id, new_span_id(), False, sampled)
-        name = names.LAYER.format(i=index)
-        spans.append(builder.span(name, context, root, (start, stop), {"llmobs.layer.index": index}))
+    spans = [Span(names.ENGINE_STEP, trace_id, root, None, step.start, end, step.attributes)]
+    for span_id, (index, start, stop) in zip(ids, times):
+        attributes = {"llmobs.layer.index": index}
+        spans.append(Span(names.LAYER.format(i=index), trace_id, span_id, root, start, max(start, stop), attributes))
     return spans
 
 

@@ -31,6 +31,7 @@ ATTRIBUTES: Mapping[str, tuple[str, str]] = {
     "url.scheme": (_ROOT, "http or https, as the server sees it"),
     "http.response.status_code": (f"{_ROOT}, {RESPONSE}", "status that was sent; absent when the client had left"),
     "error.type": (_ROOT, "failure reason, as in the log's `failure_reason`"),
+    "exception.type": (f"event `exception` of {_ROOT}", "type of the error in vLLM's answer"),
     "exception.message": (f"event `exception` of {_ROOT}", "what went wrong"),
     "gen_ai.operation.name": (_ROOT, "chat, text_completion, embeddings, …"),
     "gen_ai.provider.name": (_ROOT, "vllm"),

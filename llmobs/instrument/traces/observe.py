@@ -56,7 +56,7 @@ class Traces:
         self._sampler = Sampler(settings)
         self._share = Share(settings.detail_ratio)
         mode = getattr(getattr(vllm_config, "model_config", None), "logprobs_mode", "")
-        resource = export.resource(
+        head = export.head(
             {
                 "service.instance.id": f"{runtime.instance}-{runtime.client_index}",
                 "llmobs.version": __version__,
@@ -64,12 +64,11 @@ class Traces:
             }
         )
         self._builder = SpanBuilder(
-            resource,
             labels=settings.labels,
             speculative=getattr(vllm_config, "speculative_config", None) is not None,
             logits=str(mode).endswith("logits"),
         )
-        self._pipeline = export.Pipeline(settings, lambda: export.exporter(settings), self._dropped)
+        self._pipeline = export.Pipeline(settings, head, self._dropped)
         hook = guard("parse")
         if not wrap("fastapi.routing:run_endpoint_function", hook, lambda f: _before_endpoint(f, hook)):
             hook.active = False  # spans then count the validation of the body to the building of the prompt
@@ -111,6 +110,7 @@ class Traces:
             finish_reasons=[s.finish_reason for s in record.sequences if s.finish_reason is not None],
             detail=spans.detail,
             offset=self._runtime.clock_offset or 0.0,
+            error=record.stream_error or record.error_body,
         )
         count = _SPANS + (spans.detail.most if spans.detail is not None else 0)
         self._pipeline.put(count, lambda: self._builder.request(ended))

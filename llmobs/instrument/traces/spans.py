@@ -1,32 +1,29 @@
 """Build the spans of one request that has ended, from its facts. Runs in the pipeline's thread.
 
-Every start and end is a moment that was measured; a span that lacks one of its two is left out. Spans are made as the
-SDK's finished spans, because all is known: a tracer that starts and ends each would take five times as long.
+Every start and end is a moment that was measured; a span that lacks one of its two is left out. All of it takes time
+from the event loop of vLLM's API server, so nothing is looked up, converted or copied twice. An attribute that is not
+known is None here, and left out when it is written.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
+from opentelemetry.trace import TraceState
 
-from llmobs import __version__
 from llmobs.instrument.endpoints import OPERATIONS
 from llmobs.instrument.ledger import position_bucket
 from llmobs.instrument.record import RequestFacts
 from llmobs.instrument.traces import names
-from llmobs.instrument.traces.context import new_span_id
+from llmobs.instrument.traces.context import new_span_ids
+from llmobs.instrument.traces.encode import INTERNAL, SERVER, Event, Span
 from llmobs.instrument.traces.tokens import Detail, Step
 from llmobs.snapshot import TOKEN_BUCKETS
 
-SCOPE = InstrumentationScope("llmobs", __version__)
-_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
-_UNSET = Status(StatusCode.UNSET)
+_TYPE_LENGTH = 128
 
 Attributes = dict[str, Any]
 
@@ -36,6 +33,7 @@ class Ended:
     """A request to be told as spans. Times are on the monotonic clock, in seconds.
 
     `request` are the attributes of its sampling parameters, `offset` is added to the engine's times of `detail`.
+    `error` is the JSON of the error that vLLM answered with, empty without one.
     """
 
     facts: RequestFacts
@@ -46,104 +44,91 @@ class Ended:
     finish_reasons: Sequence[str]
     detail: Detail | None
     offset: float
+    error: bytes = b""
+
+
+class _Phase(NamedTuple):
+    """A child of the root. `start` and `end` are on the monotonic clock, None when the request did not get there."""
+
+    name: str
+    start: float | None
+    end: float | None
+    attributes: Attributes
 
 
 class SpanBuilder:
-    """Makes spans with this process's resource. `labels` go on every root span."""
+    """Makes the spans of requests. `labels` go on every root span."""
 
-    def __init__(
-        self, resource: Resource, *, labels: Mapping[str, str], speculative: bool = False, logits: bool = False
-    ) -> None:
-        self._resource = resource
+    def __init__(self, *, labels: Mapping[str, str], speculative: bool = False, logits: bool = False) -> None:
         self._labels = {f"llmobs.label.{name}": value for name, value in labels.items()}
         self._speculative = speculative
         self._score = ("logit", "logit_max") if logits else ("logprob", "logprob_max")
 
-    def span(
-        self,
-        name: str,
-        context: SpanContext,
-        parent: SpanContext | None,
-        times: tuple[int, int],
-        attributes: Attributes,
-        *,
-        kind: SpanKind = SpanKind.INTERNAL,
-        status: Status = _UNSET,
-        events: Sequence[Event] = (),
-    ) -> ReadableSpan:
-        """Return one finished span; `times` are its start and end in Unix nanoseconds."""
-        return ReadableSpan(
-            name=name,
-            context=context,
-            parent=parent,
-            resource=self._resource,
-            attributes=attributes,
-            events=events,
-            kind=kind,
-            status=status,
-            start_time=times[0],
-            end_time=max(times),
-            instrumentation_scope=SCOPE,
-        )
-
-    def request(self, ended: Ended) -> list[ReadableSpan]:
+    def request(self, ended: Ended) -> list[Span]:
         """Return all spans of a request: the root, its phases, and the decode steps where detail was kept."""
         facts = ended.facts
         trace = facts.trace
         if trace is None or trace.span_id is None:
             return []
-        trace_id = int(trace.trace_id, 16)
-        state = TraceState.from_header([trace.state]) if trace.state else TraceState()
-        root = SpanContext(trace_id, int(trace.span_id, 16), False, _SAMPLED, state)
-        parent = None
-        if trace.parent_id is not None:
-            parent = SpanContext(trace_id, int(trace.parent_id, 16), True, _SAMPLED, state)
-        base = round(facts.started_wall * 1e9)
-
-        def ns(at: float) -> int:
-            return base + round((at - facts.started_at) * 1e9)
-
-        end = ns(facts.ended_at)
+        trace_id, root = bytes.fromhex(trace.trace_id), bytes.fromhex(trace.span_id)
+        parent = None if trace.parent_id is None else bytes.fromhex(trace.parent_id)
+        state = TraceState.from_header([trace.state]).to_header() if trace.state else ""
+        origin, base = facts.started_at, int(facts.started_wall * 1e9)
+        end = base + int(facts.latency * 1e9)
         spans = [
-            self.span(
+            Span(
                 names.REQUEST,
+                trace_id,
                 root,
                 parent,
-                (base, end),
+                base,
+                end,
                 self._root_attributes(ended),
-                kind=SpanKind.SERVER,
-                status=_status(facts),
-                events=_exception(facts, end),
+                SERVER,
+                state,
+                parent is not None,
+                _error(facts),
+                _exception(ended, end),
             )
         ]
-        for name, start, stop, attributes in _phases(ended):
-            if start is None or stop is None or stop < start:
+        ids = new_span_ids(len(names.PHASES))
+        for span_id, (name, began, ended_at, attributes) in zip(ids, self._phases(ended)):
+            if began is None or ended_at is None or ended_at < began:
                 continue
-            context = SpanContext(trace_id, new_span_id(), False, _SAMPLED, state)
-            detail = ended.detail
-            if detail is not None and name == names.PREFILL and detail.first is not None:
-                attributes |= self._token(detail.first)
-            elif detail is not None and name == names.DECODE:
-                attributes |= {"llmobs.detail": True, "llmobs.steps": detail.seen}
-                attributes["llmobs.tokens.dropped"] = detail.seen - detail.most
-                for step in detail.steps():
-                    child = SpanContext(trace_id, new_span_id(), False, _SAMPLED, state)
-                    at = step.at + ended.offset
-                    times = (ns(at - (step.seconds or 0.0)), ns(at))
-                    spans.append(self.span(names.STEP, child, context, times, self._step(step)))
-            if facts.model is not None:
-                attributes["gen_ai.request.model"] = facts.model
-            spans.append(self.span(name, context, root, (ns(start), ns(stop)), attributes))
+            start, stop = base + int((began - origin) * 1e9), base + int((ended_at - origin) * 1e9)
+            span = Span(name, trace_id, span_id, root, start, stop, attributes, INTERNAL, state)
+            spans.append(span)
+            if ended.detail is not None and name == names.DECODE:
+                spans += self._steps(ended.detail, span, base, origin - ended.offset)
+        return spans
+
+    def _steps(self, detail: Detail, loop: Span, base: int, since: float) -> list[Span]:
+        """Return the decode steps within their loop. `base` is in Unix nanoseconds what `since` is to the engine."""
+        steps = detail.steps()
+        spans = []
+        for span_id, step in zip(new_span_ids(len(steps)), steps):
+            end = base + int((step.at - since) * 1e9)
+            start = end - int((step.seconds or 0.0) * 1e9)
+            # The loop's own times were computed in another order: rounding must not put a step outside it.
+            end = max(loop.start, min(end, loop.end))
+            start = max(loop.start, min(start, end))
+            attributes = self._step(step)
+            spans.append(
+                Span(names.STEP, loop.trace_id, span_id, loop.span_id, start, end, attributes,
+                     INTERNAL, loop.trace_state)
+            )  # fmt: skip
         return spans
 
     def _root_attributes(self, ended: Ended) -> Attributes:
         facts = ended.facts
         load = facts.load_at_arrival
-        decode, completion = facts.decode, facts.completion_tokens
+        latency, ttft, queue, prefill = facts.latency, facts.time_to_first_token, facts.queue, facts.prefill
+        decode, prompt, cached, completion = (
+            facts.decode, facts.prompt_tokens, facts.cached_tokens, facts.completion_tokens,
+        )  # fmt: skip
         after_first = (completion or 0) - facts.sequences
         first_chunk = facts.first_byte_at if facts.stream else None
-        inference = None if facts.prefill is None or decode is None else facts.prefill + decode
-        attributes: Attributes = {
+        return {
             "http.request.method": "POST",
             "http.route": facts.endpoint,
             "url.path": facts.endpoint,
@@ -156,22 +141,22 @@ class SpanBuilder:
             "gen_ai.response.model": (facts.lora or facts.model) if completion else None,
             "gen_ai.response.finish_reasons": list(ended.finish_reasons) or None,
             "gen_ai.response.time_to_first_chunk": None if first_chunk is None else first_chunk - facts.started_at,
-            "gen_ai.usage.input_tokens": facts.prompt_tokens,
+            "gen_ai.usage.input_tokens": prompt,
             "gen_ai.usage.output_tokens": completion,
-            "gen_ai.usage.cache_read.input_tokens": facts.cached_tokens,
+            "gen_ai.usage.cache_read.input_tokens": cached,
             "gen_ai.request.stream": facts.stream,
-            "gen_ai.latency.time_to_first_token": facts.time_to_first_token,
-            "gen_ai.latency.e2e": facts.latency,
-            "gen_ai.latency.time_in_queue": facts.queue,
-            "gen_ai.latency.time_in_model_prefill": facts.prefill,
+            "gen_ai.latency.time_to_first_token": ttft,
+            "gen_ai.latency.e2e": latency,
+            "gen_ai.latency.time_in_queue": queue,
+            "gen_ai.latency.time_in_model_prefill": prefill,
             "gen_ai.latency.time_in_model_decode": decode,
-            "gen_ai.latency.time_in_model_inference": inference,
+            "gen_ai.latency.time_in_model_inference": None if prefill is None or decode is None else prefill + decode,
             "llmobs.request_id": facts.request_id,
             "llmobs.outcome": facts.outcome,
-            "llmobs.input_length": facts.prompt_tokens,
+            "llmobs.input_length": prompt,
             "llmobs.output_length": completion,
-            "llmobs.cached_tokens": facts.cached_tokens,
-            "llmobs.kv_cache_hit": None if facts.cached_tokens is None else facts.cached_tokens > 0,
+            "llmobs.cached_tokens": cached,
+            "llmobs.kv_cache_hit": None if cached is None else cached > 0,
             "llmobs.kv_cache_usage_ratio": load.kv_cache_usage,
             "llmobs.queue_length": load.waiting,
             "llmobs.running": load.running,
@@ -181,28 +166,57 @@ class SpanBuilder:
             "llmobs.lora": facts.lora,
             "llmobs.prompt_near_limit": facts.near_limit or None,
             "llmobs.prompt_outlier": facts.outlier or None,
-            "llmobs.e2e_us": _us(facts.latency),
-            "llmobs.ttft_us": _us(facts.time_to_first_token),
-            "llmobs.queue_us": _us(facts.queue),
-            "llmobs.prefill_us": _us(facts.prefill),
+            "llmobs.e2e_us": _us(latency),
+            "llmobs.ttft_us": _us(ttft),
+            "llmobs.queue_us": _us(queue),
+            "llmobs.prefill_us": _us(prefill),
             "llmobs.decode_us": _us(decode),
             "llmobs.time_per_output_token_us": _us(decode / after_first) if decode and after_first > 0 else None,
             **ended.request,
             **self._labels,
         }
-        return _known(attributes)
+
+    def _phases(self, ended: Ended) -> Sequence[_Phase]:
+        """Return all of `names.PHASES`, in that order."""
+        facts, detail = ended.facts, ended.detail
+        parsed = ended.parsed_at or facts.body_at
+        cached, first, last = facts.cached_tokens, facts.first_token_at, facts.last_token_at
+        model = {"gen_ai.request.model": facts.model}
+        length = {**model, "llmobs.input_length": facts.prompt_tokens, "llmobs.cached_tokens": cached}
+        prefill = {**length, "llmobs.kv_cache_hit": None if cached is None else cached > 0}
+        decode = {**length, "llmobs.output_length": facts.completion_tokens, "llmobs.preemptions": facts.preemptions}
+        if detail is not None:
+            if detail.first is not None:
+                prefill |= self._token(detail.first)
+            decode |= {"llmobs.detail": True, "llmobs.steps": detail.seen}
+            decode["llmobs.tokens.dropped"] = detail.seen - detail.most
+        # A stream is formatted piece by piece: what is left after its last token ends when the last piece was handed
+        # over.
+        formatted = ended.last_byte_at if facts.stream else facts.response_started_at
+        return (
+            _Phase(names.PARSE, facts.started_at, parsed, model),
+            _Phase(names.BUILD, parsed, facts.submitted_at, model),
+            _Phase(names.QUEUE, facts.submitted_at, facts.scheduled_at, length),
+            _Phase(names.PREFILL, facts.scheduled_at, first, prefill),
+            _Phase(names.DECODE, first, last if last != first else None, decode),
+            _Phase(names.FORMAT, last, formatted, model),
+            _Phase(
+                names.RESPONSE,
+                facts.response_started_at,
+                facts.ended_at,
+                {**model, "http.response.status_code": facts.status},
+            ),
+        )
 
     def _token(self, step: Step) -> Attributes:
         score, best = self._score
-        return _known(
-            {
-                "token_index": step.position,
-                "token_id": step.token_ids[0],
-                "token_bucket": TOKEN_BUCKETS[position_bucket(step.position)],
-                score: step.score,
-                best: step.best,
-            }
-        )
+        return {
+            "token_index": step.position,
+            "token_id": step.token_ids[0],
+            "token_bucket": TOKEN_BUCKETS[position_bucket(step.position)],
+            score: step.score,
+            best: step.best,
+        }
 
     def _step(self, step: Step) -> Attributes:
         attributes = self._token(step)
@@ -217,47 +231,33 @@ class SpanBuilder:
         return attributes
 
 
-def _phases(ended: Ended) -> list[tuple[str, float | None, float | None, Attributes]]:
-    facts = ended.facts
-    parsed = ended.parsed_at or facts.body_at
-    length = _known({"llmobs.input_length": facts.prompt_tokens, "llmobs.cached_tokens": facts.cached_tokens})
-    hit = {} if facts.cached_tokens is None else {"llmobs.kv_cache_hit": facts.cached_tokens > 0}
-    decoded = _known({"llmobs.output_length": facts.completion_tokens, "llmobs.preemptions": facts.preemptions})
-    several = facts.last_token_at != facts.first_token_at
-    # A stream is formatted piece by piece: what is left after its last token ends when the last piece was handed over.
-    formatted = ended.last_byte_at if facts.stream else facts.response_started_at
-    return [
-        (names.PARSE, facts.started_at, parsed, {}),
-        (names.BUILD, parsed, facts.submitted_at, {}),
-        (names.QUEUE, facts.submitted_at, facts.scheduled_at, {**length}),
-        (names.PREFILL, facts.scheduled_at, facts.first_token_at, length | hit),
-        (names.DECODE, facts.first_token_at, facts.last_token_at if several else None, length | decoded),
-        (names.FORMAT, facts.last_token_at, formatted, {}),
-        (
-            names.RESPONSE,
-            facts.response_started_at,
-            facts.ended_at,
-            _known({"http.response.status_code": facts.status}),
-        ),
-    ]
-
-
-def _status(facts: RequestFacts) -> Status:
+def _error(facts: RequestFacts) -> str | None:
     """Errors are what the server did not do; a refusal with 4xx is the caller's, as the HTTP conventions have it."""
     if facts.outcome == "failed" or (facts.status or 0) >= 500:
-        return Status(StatusCode.ERROR, facts.error_message or facts.reason)
-    return _UNSET
+        return facts.error_message or facts.reason or ""
+    return None
 
 
-def _exception(facts: RequestFacts, at: int) -> Sequence[Event]:
+def _exception(ended: Ended, at: int) -> Sequence[Event]:
+    facts = ended.facts
     if facts.reason is None:
         return ()
-    return (Event("exception", {"exception.message": facts.error_message or facts.reason}, at),)
+    attributes = {
+        "exception.type": _error_type(ended.error),
+        "exception.message": facts.error_message or facts.reason,
+    }
+    return (Event("exception", at, attributes),)
+
+
+def _error_type(payload: bytes) -> str | None:
+    """Return the type that vLLM gives the error in its answer."""
+    try:
+        document = json.loads(payload)
+        kind = document.get("error", document).get("type")
+    except (ValueError, RecursionError, AttributeError):  # no JSON, or not vLLM's
+        return None
+    return kind[:_TYPE_LENGTH] if isinstance(kind, str) and kind else None
 
 
 def _us(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1e6)
-
-
-def _known(attributes: Attributes) -> Attributes:
-    return {name: value for name, value in attributes.items() if value is not None}

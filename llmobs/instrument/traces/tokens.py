@@ -82,5 +82,6 @@ def _step(output: Any, timestamp: float, latency: float | None, position: int, *
         row = lists.logprobs[0]  # the chosen token first, then the alternatives
         score = float(row[0])
         best = max(map(float, row)) if len(row) > 1 else None
-    recomputed = any(getattr(event.type, "name", "") == "PREEMPTED" for event in output.events or ())
+    events = output.events  # almost always none, and a generator costs as much as all the rest
+    recomputed = bool(events) and any(getattr(event.type, "name", "") == "PREEMPTED" for event in events)
     return Step(timestamp, latency, position, tuple(output.new_token_ids), recomputed, slow, score, best)
