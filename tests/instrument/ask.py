@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import Any
 
 from tests.instrument import client
 from tests.instrument.conftest import Instrumented, wait_for
+
+_SHORT_ID = re.compile(r"-[0-9a-f]{16}\b")
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ def ask(url: str, path: str, body: Any = None, **headers: str) -> Reply:
             status, found, data = response.status, response.headers, response.read()
     except urllib.error.HTTPError as error:
         status, found, data = error.code, error.headers, error.read()
-    return Reply(status, {k.lower(): v for k, v in found.items()}, client.normal(data.decode()))
+    return Reply(status, {k.lower(): v for k, v in found.items()}, _SHORT_ID.sub("-ID", client.normal(data.decode())))
 
 
 def the_line(server: Instrumented, request_id: str) -> dict[str, Any]:
