@@ -14,21 +14,57 @@ from llmobs.instrument.patch import find
 
 _PROCESSOR = "vllm.v1.engine.output_processor:OutputProcessor."
 
-#: What each hook needs of vLLM, and what is lost without it.
-NEEDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    ("stat_logger", ("vllm.v1.metrics.loggers:StatLoggerBase",), "no /stats and no logs; the sidecar reads /metrics"),
-    ("http", ("fastapi.applications:FastAPI.build_middleware_stack",), "use --middleware"),
-    (
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A guard by its name in `/stats`: what of vLLM it needs, what is lost without it, and what switches it on."""
+
+    name: str
+    needs: tuple[str, ...]
+    loss: str = ""
+    option: str | None = None
+
+
+_SPANS = "OTEL_EXPORTER_OTLP_ENDPOINT"
+
+#: Every hook there is; the test holds the list to the guards of the source and of a running server.
+HOOKS: tuple[Hook, ...] = (
+    Hook("plugin", ()),
+    Hook(
+        "stat_logger", ("vllm.v1.metrics.loggers:StatLoggerBase",), "no /stats and no logs; the sidecar reads /metrics"
+    ),
+    Hook("http", ("fastapi.applications:FastAPI.build_middleware_stack",), "use --middleware"),
+    Hook(
         "sequences",
         tuple(_PROCESSOR + n for n in ("add_request", "_update_stats_from_finished", "abort_requests")),
         "log lines without tokens and phases",
     ),
-    ("steps", (_PROCESSOR + "process_outputs",), "no decode-step latency by token position"),
-    ("engine_death", (_PROCESSOR + "propagate_error",), "requests lost with the engine are not told apart"),
-    ("shutdown", ("vllm.v1.engine.async_llm:AsyncLLM.shutdown",), "a stop may look like an engine death"),
-    ("engine_core", ("vllm.v1.engine.core:EngineCore.step",), "no journal line from the engine core"),
-    ("worker", ("vllm.v1.worker.worker_base:WorkerWrapperBase.execute_model",), "no journal line from the worker"),
-    ("scheduler", ("vllm.v1.core.sched.scheduler:Scheduler.make_stats",), "no age of the oldest waiting request"),
+    Hook("steps", (_PROCESSOR + "process_outputs",), "no decode-step latency by token position"),
+    Hook("engine_death", (_PROCESSOR + "propagate_error",), "requests lost with the engine are not told apart"),
+    Hook("shutdown", ("vllm.v1.engine.async_llm:AsyncLLM.shutdown",), "a stop may look like an engine death"),
+    Hook("engine_core", ("vllm.v1.engine.core:EngineCore.step",), "no journal line from the engine core"),
+    Hook("worker", ("vllm.v1.worker.worker_base:WorkerWrapperBase.execute_model",), "no journal line from the worker"),
+    Hook("scheduler", ("vllm.v1.core.sched.scheduler:Scheduler.make_stats",), "no age of the oldest waiting request"),
+    Hook("request_log", ()),
+    Hook("stats_page", ()),
+    Hook("share", ()),
+    Hook(
+        "json_logs",
+        ("vllm.logger:_configure_vllm_root_logger",),
+        "lines of a logger that vLLM configures anew stay text",
+        "LLMOBS_LOG_VLLM",
+    ),
+    Hook("traces", (), option=_SPANS),
+    Hook(
+        "parse",
+        ("fastapi.routing:run_endpoint_function",),
+        "llm.prompt.build begins before the body is validated",
+        _SPANS,
+    ),
+    Hook("traces_build", (), option=_SPANS),
+    Hook("traces_encode", (), option=_SPANS),
+    Hook("token_detail", (), option="LLMOBS_TRACE_DETAIL"),
+    Hook("layers", ("vllm.v1.worker.gpu_worker:Worker.execute_model",), "no layer detail", "LLMOBS_TRACE_LAYERS"),
 )
 
 
@@ -47,11 +83,9 @@ def check() -> list[Finding]:
         raise LlmobsError("vLLM is not installed in this Python environment; install llmobs beside it")
     findings = [Finding("vllm", True, _version("vllm"))]
     findings += [_group(group) for group in GROUPS if group not in GROUPS[1:3]]
-    for name, paths, loss in NEEDS:
-        missing = [path for path in paths if find(path) is None]
-        findings.append(Finding(name, not missing, "found" if not missing else f"{missing[0]} is missing: {loss}"))
+    findings += [_hook(hook) for hook in HOOKS]
     findings.append(Finding("VLLM_PLUGINS", True, f"`llmobs instrument` sets {allowed_plugins(None) or 'nothing'}"))
-    findings.append(_traces())
+    findings.append(_opentelemetry())
     chosen, problems = settings.load()
     findings += [Finding("settings", False, problem) for problem in problems]
     if chosen.disabled:
@@ -70,6 +104,14 @@ def report(findings: Sequence[Finding]) -> str:
     return "\n".join(f"{'ok  ' if f.good else 'MISS'} {f.name:<{width}}  {f.text}" for f in findings)
 
 
+def _hook(hook: Hook) -> Finding:
+    missing = [path for path in hook.needs if find(path) is None]
+    if missing:
+        return Finding(hook.name, False, f"{missing[0]} is missing: {hook.loss}")
+    text = "found" if hook.needs else "needs nothing of vLLM"
+    return Finding(hook.name, True, f"{text}; with {hook.option}" if hook.option else text)
+
+
 def _group(group: str) -> Finding:
     import vllm.plugins
 
@@ -84,11 +126,11 @@ def _group(group: str) -> Finding:
     return Finding(group, ours, "registered" if ours else "llmobs is not registered: reinstall it")
 
 
-def _traces() -> Finding:
+def _opentelemetry() -> Finding:
     missing = [m for m in ("opentelemetry.sdk", "opentelemetry.exporter.otlp") if not _has(m)]
     if missing:
-        return Finding("traces", False, f"{missing[0]} is not installed: pip install 'llmobs[otlp]'")
-    return Finding("traces", True, "the OpenTelemetry SDK is installed")
+        return Finding("opentelemetry", False, f"{missing[0]} is not installed: pip install 'llmobs[otlp]'")
+    return Finding("opentelemetry", True, "the SDK is installed")
 
 
 def _has(module: str) -> bool:
