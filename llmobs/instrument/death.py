@@ -65,6 +65,7 @@ def engine_died(runtime: Runtime, error: Exception) -> None:
 
     def write_late() -> None:
         # Requests that came after the death, or were not in the engine yet: known only when the server goes.
+        runtime.settle()
         late = int(runtime.failed[cause] + runtime.failed["engine_dead"] * (cause != "engine_dead"))
         late -= int(counted[cause] + counted["engine_dead"] * (cause != "engine_dead")) + len(lost)
         if late > 0:

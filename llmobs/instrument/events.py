@@ -32,7 +32,7 @@ class RequestLog:
             return
         settings = self._runtime.settings
         content = content_of(record, settings.capture_max_chars) if settings.capture_content else {}
-        now = time.time()
+        now = facts.wall(facts.ended_at)
         level = "warning" if facts.reason in ("abort", "timeout") else _LEVELS[facts.outcome]
         log.put(level, f"request_{facts.outcome}", lambda: fields(facts) | content, now)
         for event, marked in (("prompt_near_limit", facts.near_limit), ("prompt_outlier", facts.outlier)):

@@ -54,6 +54,7 @@ def _before_shutdown(original: Callable[..., Any], hook: Guard) -> Callable[...,
 def _stopping() -> None:
     runtime = runtimes.get()
     if runtime is not None:
+        runtime.settle()
         runtime.stopping = True
 
 

@@ -7,8 +7,11 @@ gets values, never these objects.
 from __future__ import annotations
 
 import asyncio
+import atexit
+import multiprocessing.util
 import time
-from typing import Any, Protocol
+from collections import deque
+from typing import Any, NamedTuple, Protocol
 
 from llmobs.instrument import rundir
 from llmobs.instrument.assemble import assemble
@@ -24,6 +27,21 @@ from llmobs.snapshot import FAILURE_REASONS, OOM_KINDS, EngineSnapshot
 
 #: A prompt above this share of the model's context is "near the limit".
 NEAR_LIMIT = 0.9
+
+#: Seconds from the end of a request until it is counted, logged and traced, and most of them done at once. Requests of
+#: one batch tend to end together, and until their answers are out and the next ones in, the engine waits for us.
+SETTLE_SECONDS = 0.05
+_SETTLE_AT_ONCE = 16
+
+
+class _Ended(NamedTuple):
+    """A request that has ended at `at`, under what load, and why the engine was dead then, if it was."""
+
+    record: RequestRecord
+    raised: BaseException | None
+    at: float
+    load: Load
+    death: str | None
 
 
 class Observer(Protocol):
@@ -68,6 +86,8 @@ class Runtime:
         self.ledgers = {e: EngineLedger(model_name, e, static, max_model_len) for e in engines}
         self.first = self.ledgers[engines[0]]
         self.active: set[RequestRecord] = set()
+        self._ended: deque[_Ended] = deque()
+        self._settling = False
         self.sequences: dict[str, SequenceRecord] = {}  # by the engine's request id, unfinished only
         self.observers: list[Observer] = []
         self.clients = Clients(settings.outlier_factor)
@@ -88,6 +108,9 @@ class Runtime:
         self.config: dict[str, Any] = {}
         self.stats_due = time.monotonic() + settings.stats_interval
         self._static = static
+        # Before the log is closed, which was registered earlier; children leave without atexit.
+        atexit.register(self.settle)
+        multiprocessing.util.Finalize(None, self.settle, exitpriority=200)
 
     def add_engines(self, engines: list[int]) -> None:
         """Add further engines of the same server."""
@@ -104,12 +127,39 @@ class Runtime:
             guard(observer.name).run(observer.started, record, headers)
 
     def end(self, record: RequestRecord, raised: BaseException | None) -> None:
-        """A request has ended; calling it again does nothing."""
+        """A request has ended; calling it again does nothing. What follows from that is done a moment later."""
         if record not in self.active:
             return
         self.active.discard(record)
-        now = time.monotonic()
-        outcome = classify(record, timeout=self.settings.timeout, raised=raised, dead=self.death)
+        self._ended.append(_Ended(record, raised, time.monotonic(), self.load(), self.death))
+        if self._settling:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.settle()
+            return
+        self._settling = True
+        loop.call_later(SETTLE_SECONDS, self._settle_some, loop)
+
+    def settle(self) -> None:
+        """Count, log and trace every request that has ended so far. On the event loop, or when it is gone."""
+        hook = guard("http")
+        while self._ended:
+            hook.run(self._settle, self._ended.popleft())
+
+    def _settle_some(self, loop: asyncio.AbstractEventLoop) -> None:
+        hook = guard("http")
+        for _ in range(min(_SETTLE_AT_ONCE, len(self._ended))):
+            hook.run(self._settle, self._ended.popleft())
+        if self._ended:
+            loop.call_soon(self._settle_some, loop)
+        else:
+            self._settling = False
+
+    def _settle(self, ended: _Ended) -> None:
+        record = ended.record
+        outcome = classify(record, timeout=self.settings.timeout, raised=ended.raised, dead=ended.death)
         if outcome is COMPLETED:
             self.completed += 1
         elif outcome.reason is not None:
@@ -117,18 +167,21 @@ class Runtime:
         if record.http and record.status is not None:
             group = f"{record.status // 100}xx"
             self.http[group] = self.http.get(group, 0) + 1
-        facts = self.facts(record, outcome, now)
+        facts = self.facts(record, outcome, ended.at, ended.load)
         self._observe(record, facts)
         for observer in self.observers:
             guard(observer.name).run(observer.finished, record, facts)
+        # Request and sequences refer to each other: left so, only the garbage collector would free them, and what
+        # vLLM keeps of them with it.
+        record.sequences.clear()
 
-    def facts(self, record: RequestRecord, outcome: Outcome, now: float) -> RequestFacts:
-        """Return the facts of a record that has ended."""
+    def facts(self, record: RequestRecord, outcome: Outcome, now: float, load: Load | None = None) -> RequestFacts:
+        """Return the facts of a record that ended at `now`, under `load` (default: the load at this moment)."""
         return assemble(
             record,
             outcome,
             model=self.first.model_name,
-            load=self.load(),
+            load=load or self.load(),
             max_prompt=self.max_model_len * NEAR_LIMIT,
             offset=self.clock_offset or 0.0,
             now=now,
@@ -171,6 +224,7 @@ class Runtime:
 
     def engine_died(self, cause: str) -> list[RequestRecord]:
         """The engine is dead. Return the requests that are lost with it, marked once."""
+        self.settle()
         self.death = self.death or cause
         lost = [r for r in self.active if r.unfinished and r.death_reason is None]
         for record in lost:

@@ -49,6 +49,7 @@ async def answer(scope: MutableMapping[str, Any], receive: Any, send: _Send, fal
 
 def render(runtime: Runtime) -> bytes:
     """Return the document of this process, at one instant."""
+    runtime.settle()
     return _dump(stats.encode(share.own(runtime)))
 
 
