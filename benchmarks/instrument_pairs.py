@@ -12,7 +12,7 @@ milliseconds, several times less than production's, so this is the hard case. Ea
 second divided by those of `off` in the same round; the CPU time of the API server process, where our code runs, is
 shown beside, because neighbours disturb it less than the clock. Run it alone on the machine:
 
-    python -m benchmarks instrument_pairs          (ROUNDS=20, REQUESTS=160, STREAM=1 in the environment to change it)
+    python -m benchmarks instrument_pairs          (ROUNDS=60, REQUESTS=96, STREAM=1 in the environment to change it)
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ async def _round(url: str, requests: int, stream: bool, poll: bool) -> float:
 
 def main() -> None:
     """Run the rounds; print each, then the medians of the ratios with their quartiles."""
-    rounds, requests = int(os.environ.get("ROUNDS", "20")), int(os.environ.get("REQUESTS", "160"))
+    rounds, requests = int(os.environ.get("ROUNDS", "60")), int(os.environ.get("REQUESTS", "96"))
     stream = os.environ.get("STREAM") == "1"
     with tempfile.TemporaryDirectory() as name, _receiver() as collector:
         folder = Path(name)

@@ -13,7 +13,7 @@ from typing import Any
 
 from llmobs.instrument import journaling, oom, rundir
 from llmobs.instrument.beat import BeatWriter
-from llmobs.instrument.guard import Guard, guard, guards
+from llmobs.instrument.guard import Guard, guard
 from llmobs.instrument.patch import when_imported, wrap
 from llmobs.instrument.settings import InstrumentSettings
 from llmobs.journal import JournalEntry
@@ -39,7 +39,7 @@ def install(settings: InstrumentSettings) -> None:
     backend = _Backend(settings)
     core, worker, queue = guard("engine_core"), guard("worker"), guard("scheduler")
     for hook in (core, worker, queue):
-        hook.on_failure = backend.report_hook
+        hook.on_failure = rundir.report_hook
 
     def patch_core() -> None:
         for name in ("step", "step_with_batch_queue"):
@@ -200,13 +200,6 @@ class _Backend:
             rundir.write(rundir.make(), f"memory-{engine}-{rank}", memory)
 
     # -- both ----------------------------------------------------------------------------------------------------
-
-    def report_hook(self, hook: Guard) -> None:
-        """A hook failed in this process: leave its state where the API server finds it."""
-        states = {g.name: (float(g.active), float(g.errors)) for g in guards().values()}
-        rundir.write(
-            rundir.make(), f"hooks-{os.getpid()}", states | {hook.name: (float(hook.active), float(hook.errors))}
-        )
 
     def _journal(self, kind: str | None, engine: int, error: Exception, *, process: str, **facts: Any) -> None:
         run_dir = rundir.make()

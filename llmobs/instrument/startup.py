@@ -17,7 +17,7 @@ from llmobs.instrument.guard import guard, guards, logger
 from llmobs.instrument.runtime import Runtime
 from llmobs.instrument.settings import load
 
-#: Every hook there is, in the order of the start-up line.
+#: Hooks without an option, in the order of the start-up line; `check.HOOKS` has all.
 HOOKS = ("stat_logger", "http", "sequences", "steps", "engine_death")
 
 

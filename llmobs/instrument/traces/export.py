@@ -65,12 +65,16 @@ class Pipeline:
     def put(self, count: int, build: Build) -> bool:
         """Queue about `count` spans, which `build` makes later in the thread; False, and counted, when it is full."""
         with self._lock:
-            if self._waiting + count > self._settings.queue or self._closing:
+            full = self._waiting + count > self._settings.queue or self._closing
+            if full:
                 self._on_drop(count)
-                return False
-            self._items.append((count, build))
-            self._waiting += count
+            else:
+                self._items.append((count, build))
+                self._waiting += count
             enough = self._waiting >= self._settings.batch
+        if full:
+            self._tell("the queue is full: the Collector is slower than the requests")
+            return False
         if enough:
             self._wake.set()
         return True

@@ -35,6 +35,8 @@ def install() -> None:
         return
     layers = _Layers(settings)
     hook = guard("layers")
+    for each in (hook, guard("traces_build"), guard("traces_encode")):
+        each.on_failure = rundir.report_hook
 
     def patch() -> None:
         wrap("vllm.v1.worker.gpu_worker:Worker.execute_model", hook, lambda f: _around(f, hook, layers))
