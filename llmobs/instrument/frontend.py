@@ -84,6 +84,8 @@ def _added(processor: Any, request: Any) -> None:
     runtime.sequences[request.request_id] = sequence
     for observer in runtime.observers:
         guard(observer.name).run(observer.submitted, record, sequence)
+    if sequence.detail is not None:
+        runtime.detailed[request.request_id] = sequence
 
 
 def _after_finish(original: Callable[..., Any], hook: Guard) -> Callable[..., Any]:
@@ -100,6 +102,7 @@ def _finished(request_id: str, reason: str) -> None:
     sequence = runtime.sequences.pop(request_id, None) if runtime is not None else None
     if runtime is None or sequence is None:
         return
+    runtime.detailed.pop(request_id, None)
     sequence.finish_reason = reason
     sequence.ended_at = time.monotonic()
     record = sequence.request
@@ -143,7 +146,7 @@ def _step(outputs: list[Any], timestamp: float | None, states: dict[str, Any]) -
         # On one host the engine core's monotonic clock is ours; on another host it has another origin.
         difference = time.monotonic() - timestamp
         runtime.clock_offset = 0.0 if -0.001 <= difference < 60.0 else difference
-    sequences = runtime.sequences
+    detailed = runtime.detailed
     note = pending.append
     detail = guard("token_detail")
     for output in outputs:
@@ -159,9 +162,8 @@ def _step(outputs: list[Any], timestamp: float | None, states: dict[str, Any]) -
         if not state.is_prefilling:
             latency = timestamp - stats.last_token_ts
             note((POSITION[position if position < _LAST_POSITION else _LAST_POSITION], latency))
-        sequence = sequences.get(request_id)
-        if sequence is not None and sequence.detail is not None:
-            detail.run(sequence.detail, output, timestamp, latency, position)
+        if detailed and request_id in detailed:
+            detail.run(detailed[request_id].detail, output, timestamp, latency, position)
 
 
 def _before_propagate(original: Callable[..., Any], hook: Guard) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -56,6 +57,17 @@ class StepLatencies:
             self._last_index = bisect_left(stats.INTER_TOKEN_BOUNDS, seconds)
         self.counts[bucket][self._last_index] += 1
         self.totals[bucket] += seconds
+
+    def observe_all(self, steps: Sequence[tuple[int, float]]) -> None:
+        """Count (token-position bucket, interval) of a whole step; written out, because it runs for every token."""
+        counts, totals, last, index = self.counts, self.totals, self._last, self._last_index
+        for bucket, seconds in steps:
+            if seconds != last:
+                last = seconds
+                index = bisect_left(stats.INTER_TOKEN_BOUNDS, seconds)
+            counts[bucket][index] += 1
+            totals[bucket] += seconds
+        self._last, self._last_index = last, index
 
     def exemplify(self, bucket: int, seconds: float, trace_id: str, timestamp: float) -> None:
         """Keep an interval that is observed separately as an exemplar."""

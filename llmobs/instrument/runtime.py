@@ -89,6 +89,7 @@ class Runtime:
         self._ended: deque[_Ended] = deque()
         self._settling = False
         self.sequences: dict[str, SequenceRecord] = {}  # by the engine's request id, unfinished only
+        self.detailed: dict[str, SequenceRecord] = {}  # those of them with `detail`
         self.observers: list[Observer] = []
         self.clients = Clients(settings.outlier_factor)
         self.failed: dict[str, float] = dict.fromkeys(FAILURE_REASONS, 0)

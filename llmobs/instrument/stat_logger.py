@@ -47,9 +47,7 @@ class StatLogger(_Base):  # type: ignore[misc]
         if scheduler is not None:
             ledger.scheduler(scheduler, now)
         if steps:
-            observe = ledger.steps.observe
-            for bucket, seconds in steps:
-                observe(bucket, seconds)
+            ledger.steps.observe_all(steps)
             steps.clear()
         if iteration is not None:
             ledger.iteration(iteration, now, positions=guard("steps").active)
