@@ -6,6 +6,7 @@ from llmobs.alerts.model import MODEL, REPLICA, TARGET, Alert, Knob
 from llmobs.alerts.rules.common import FULL, OUTAGE, STUCK, of_target, usual
 
 _MIN_REQUESTS = Knob(value=20, unit="requests in 5 minutes", why="a mean of fewer requests says little")
+#: What silences a symptom; what may be the cause of a full KV cache is silenced by an outage alone.
 _SYMPTOMS = (*OUTAGE, *FULL)
 _BUSY = "and on ($model) $span * model:vllm_requests_ended:rate5m >= $min_requests"
 
@@ -136,7 +137,7 @@ CAUSES = (
         causes=("traffic of another kind than the draft model was trained on", "a new target model with an old draft",
                 "higher temperatures"),
         first="curl -s http://SIDECAR:9401/metrics | grep acceptance_rate",
-        stop="decode", prevent=("speculation",), inhibited_by=_SYMPTOMS, dashboard="llmobs-spec",
+        stop="decode", prevent=("speculation",), inhibited_by=OUTAGE, dashboard="llmobs-spec",
         confirm=("vllm_spec_decode_acceptance_rate", "vllm_spec_decode_acceptance_rate_per_position",
                  "vllm_spec_decode_mean_accepted_length"),
         tune="Compare with the speed-up on the board: below break-even switch speculation off instead of the alert.",
@@ -154,7 +155,7 @@ CAUSES = (
         causes=("routing by connection instead of by load (keep-alive, HTTP/2)", "session or prefix affinity with few large clients",
                 "a replica that is slow or just started"),
         first="kubectl get endpoints -l app=vllm",
-        stop="routing", prevent=("queue",), inhibited_by=(*_SYMPTOMS, "VllmStartingTooLong"), dashboard="llmobs-fleet",
+        stop="routing", prevent=("queue",), inhibited_by=(*OUTAGE, "VllmStartingTooLong"), dashboard="llmobs-fleet",
         confirm=("replica:vllm_requests_in_system:avg5m", "vllm_kv_cache_usage_ratio"),
         tune="Switch it off for models with a canary of little traffic, or match the canary's label.",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from llmobs.alerts.model import MODEL, REPLICA, Alert, Knob
 from llmobs.alerts.rules.common import FULL, OUTAGE
 
+#: What silences a symptom; what may be the cause of a full KV cache is silenced by an outage alone.
 _SYMPTOMS = (*OUTAGE, *FULL)
 
 
@@ -100,7 +101,7 @@ CLIENTS = (
         impact="Prefill grows, p99 grows while p50 stays, the KV cache fills earlier.",
         causes=("a client repeats its system prompt or whole history", "retrieval returns more or larger passages", "a new use case"),
         first="curl -s http://SIDECAR:9401/metrics | grep prompt_outliers",
-        stop="clients", prevent=("kv", "batch"), inhibited_by=_SYMPTOMS, dashboard="llmobs-latency",
+        stop="clients", prevent=("kv", "batch"), inhibited_by=OUTAGE, dashboard="llmobs-latency",
         confirm=("model:vllm_prompt_tokens:mean5m", "vllm_prompt_outliers_total", 'vllm_phase_ratio{phase="prefill"}'),
         tune="Raise it where batch jobs with long documents come and go.",
     ),
@@ -115,7 +116,7 @@ CLIENTS = (
         impact="Answers are cut short; retrieval answers get worse because the prompt is cut.",
         causes=("conversations that are never summarised", "retrieval returns too much", "--max-model-len lowered below the use case"),
         first="curl -s http://POD:8000/v1/models | grep max_model_len",
-        stop="clients", prevent=("kv",), inhibited_by=_SYMPTOMS, dashboard="llmobs-latency",
+        stop="clients", prevent=("kv",), inhibited_by=OUTAGE, dashboard="llmobs-latency",
         confirm=("vllm_prompts_near_limit_total", "vllm_max_model_len_tokens"),
         tune="Raise it for models that are used with full contexts on purpose.",
     ),
@@ -129,7 +130,7 @@ CLIENTS = (
         impact="Those callers get 400 and no answer.",
         causes=("a client without a length check after tokenising", "--max-model-len was lowered", "a client written for a larger model"),
         first="curl -s http://POD:8000/v1/models | grep max_model_len",
-        stop="clients", prevent=("kv",), inhibited_by=_SYMPTOMS, dashboard="llmobs-latency",
+        stop="clients", prevent=("kv",), inhibited_by=OUTAGE, dashboard="llmobs-latency",
         confirm=('model_reason:vllm_request_failed:rate5m{reason="context_length"}', "vllm_max_model_len_tokens"),
         tune="Raise it for public endpoints.",
     ),
