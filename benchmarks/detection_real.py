@@ -26,7 +26,6 @@ from tests.instrument.conftest import INJECT, Instrumented
 
 #: How much shorter every duration of the rules is; the server itself runs at its own speed.
 SPEED = 10.0
-_SHARED = " ".join(str(n) for n in range(40))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +38,8 @@ class Row:
     after: float = 60.0
     rate: float = 4.0
     tokens: int = 20
+    #: Words that all prompts begin with.
+    shared: int = 40
     #: What is done to the server; and what the traffic is afterwards: (requests a second, tokens, seconds until the
     #: client leaves, words of prompt), None for no change.
     act: Callable[[Instrumented], None] | None = None
@@ -80,7 +81,7 @@ ROWS = (
     Row(fault=_fault("prompts too long", "VllmPromptsTooLong"), then=(8.0, 20, 60.0, 3000)),
     Row(
         fault=_fault("prompts share nothing any more", "VllmCacheHitRateCollapse"), lead=90.0, rate=8.0, tokens=4,
-        then=(8.0, 4, 60.0, -120),
+        shared=150, then=(8.0, 4, 60.0, -4),
     ),
 )  # fmt: skip
 
@@ -88,12 +89,17 @@ ROWS = (
 class Traffic:
     """Requests at a steady rate, each in a task of its own, never waiting for one another."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, shared: int) -> None:
         self.url = url
+        self._shared = [str(n) for n in range(shared)]
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, seconds: float, rate: float, tokens: int, patience: float, words: int) -> None:
-        """Send for `seconds`. A negative number of words is that many random ones, else all begin alike."""
+        """Send for `seconds`.
+
+        All prompts begin alike and end with so many words of their own; with a negative number the beginning is the
+        same words in another order each time, so that only the sharing ends.
+        """
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         end = time.monotonic() + seconds
         async with aiohttp.ClientSession(connector=connector) as session:
@@ -108,7 +114,8 @@ class Traffic:
 
     async def _one(self, session: aiohttp.ClientSession, tokens: int, patience: float, words: int) -> None:
         own = " ".join(str(random.randrange(10_000)) for _ in range(abs(words)))
-        prompt = own if words < 0 else f"{_SHARED} {own}"
+        shared = random.sample(self._shared, len(self._shared)) if words < 0 else self._shared
+        prompt = f"{' '.join(shared)} {own}"
         body = {"model": "tiny", "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "stream": True}
         with contextlib.suppress(aiohttp.ClientError, asyncio.TimeoutError, TimeoutError):
             timeout = aiohttp.ClientTimeout(total=patience)
@@ -148,7 +155,7 @@ def run(row: Row) -> Outcome:
 
 
 async def _traffic(row: Row, server: Instrumented, outcome: Outcome) -> None:
-    traffic = Traffic(server.url)
+    traffic = Traffic(server.url, row.shared)
     normal = (row.rate, row.tokens, 60.0, 4)
     await traffic.run(row.lead, *normal)
     outcome.began = time.monotonic()
