@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import importlib
 import importlib.metadata
 import time
@@ -49,6 +51,9 @@ def start(vllm_config: Any, engines: list[int]) -> Runtime | None:
     runtime.observers.append(RequestLog(runtime))
     _add_traces(runtime, vllm_config)
     runtimes.install(runtime)
+    # So that several processes publish from the start, before their first request; without a loop, from that one on.
+    with contextlib.suppress(RuntimeError):
+        runtime.loop = asyncio.get_running_loop()
     runtime.log.tick = lambda: share.tick(runtime)
     return runtime
 

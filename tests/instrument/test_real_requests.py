@@ -32,8 +32,9 @@ def work() -> list[tuple[int, str]]:
 @pytest.fixture(scope="module")
 def answers(instrumented: Instrumented, work: list[tuple[int, str]]) -> list[client.Answer]:
     """What the clients of the instrumented server saw of the mixed load."""
+    before = len(instrumented.requests())  # other tests share the server
     found = asyncio.run(client.run(instrumented.url, work))
-    wait_for(lambda: len(instrumented.requests()) >= COUNT, 20)
+    wait_for(lambda: len(instrumented.requests()) >= before + COUNT, 20)
     return found
 
 
@@ -41,7 +42,8 @@ def test_every_request_is_logged_exactly_once_with_its_outcome(
     instrumented: Instrumented, answers: list[client.Answer]
 ) -> None:
     """completed + failed + rejected = sent, and each request has the outcome of its kind."""
-    lines = Counter(line["request_id"] for line in instrumented.requests())
+    sent = {answer.request_id for answer in answers}
+    lines = Counter(line["request_id"] for line in instrumented.requests() if line["request_id"] in sent)
     assert lines == Counter(answer.request_id for answer in answers)
     outcome = {line["request_id"]: line for line in instrumented.requests()}
     wrong = []
@@ -66,7 +68,7 @@ def test_stats_count_every_request_exactly_once(instrumented: Instrumented, answ
     reasons = Counter(line["failure_reason"] for line in lines)
     assert engine["completed"] == reasons.pop(None)
     assert {k: v for k, v in engine["failed"].items() if v} == dict(reasons)
-    assert engine["completed"] + sum(engine["failed"].values()) == len(answers)
+    assert engine["completed"] + sum(engine["failed"].values()) == len(lines) >= len(answers)
 
 
 def test_responses_are_identical_with_and_without_the_plugin(
