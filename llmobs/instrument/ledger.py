@@ -52,11 +52,7 @@ class StepLatencies:
 
     def observe(self, bucket: int, seconds: float) -> None:
         """Count one interval in a token-position bucket."""
-        if seconds != self._last:
-            self._last = seconds
-            self._last_index = bisect_left(stats.INTER_TOKEN_BOUNDS, seconds)
-        self.counts[bucket][self._last_index] += 1
-        self.totals[bucket] += seconds
+        self.observe_all(((bucket, seconds),))
 
     def observe_all(self, steps: Sequence[tuple[int, float]]) -> None:
         """Count (token-position bucket, interval) of a whole step; written out, because it runs for every token."""

@@ -7,8 +7,6 @@ gets values, never these objects.
 from __future__ import annotations
 
 import asyncio
-import atexit
-import multiprocessing.util
 import time
 from collections import deque
 from typing import Any, NamedTuple, Protocol
@@ -109,9 +107,6 @@ class Runtime:
         self.config: dict[str, Any] = {}
         self.stats_due = time.monotonic() + settings.stats_interval
         self._static = static
-        # Before the log is closed, which was registered earlier; children leave without atexit.
-        atexit.register(self.settle)
-        multiprocessing.util.Finalize(None, self.settle, exitpriority=200)
 
     def add_engines(self, engines: list[int]) -> None:
         """Add further engines of the same server."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import importlib
 import importlib.metadata
+import multiprocessing.util
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -50,6 +52,9 @@ def start(vllm_config: Any, engines: list[int]) -> Runtime | None:
     frontend.install()
     runtime.observers.append(RequestLog(runtime))
     _add_traces(runtime, vllm_config)
+    # Before log and spans are closed, which were registered earlier; children leave without atexit.
+    atexit.register(runtime.settle)
+    multiprocessing.util.Finalize(None, runtime.settle, exitpriority=200)
     runtimes.install(runtime)
     # So that several processes publish from the start, before their first request; without a loop, from that one on.
     with contextlib.suppress(RuntimeError):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from llmobs.alerts.model import MODEL, Alert, Knob
-from llmobs.alerts.rules.common import FULL, OUTAGE
+from llmobs.alerts.rules.common import SYMPTOMS
 from llmobs.alerts.slo import WINDOWS
-
-_SYMPTOMS = (*OUTAGE, *FULL)
 
 #: Replaced by the generator for each pair of windows: the long and short window and the factor between them.
 _EXPR = (
@@ -31,7 +29,7 @@ def _budget(name: str, slo: str, question: str, what: str, causes: tuple[str, ..
         impact="At this rate the month's error budget is gone in days or hours.",
         causes=causes, first="curl -s http://SIDECAR:9401/metrics | grep -E 'phase_ratio|failed_total'",
         stop=more["stop"], prevent=("slo", more["prevent"]),
-        inhibited_by=(*_SYMPTOMS, *more.get("also", "").split()), dashboard="llmobs-slo",
+        inhibited_by=(*SYMPTOMS, *more.get("also", "").split()), dashboard="llmobs-slo",
         confirm=("model:vllm_slo_errors:ratio_rate1h", "model:vllm_slo_errors:ratio_rate5m", "model:vllm_slo_budget_remaining:ratio"),
         tune="Change the objective (alerts.slo), not the factors: an objective nobody misses is too loose, one that is "
              "always missed is a wish. The windows are made for a budget of 30 days.",

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from llmobs.alerts.model import MODEL, REPLICA, TARGET, Alert, Knob
-from llmobs.alerts.rules.common import FULL, OUTAGE, STUCK, of_target, usual
+from llmobs.alerts.rules.common import OUTAGE, STUCK, SYMPTOMS, of_target, usual
 
 _MIN_REQUESTS = Knob(value=20, unit="requests in 5 minutes", why="a mean of fewer requests says little")
-#: What silences a symptom; what may be the cause of a full KV cache is silenced by an outage alone.
-_SYMPTOMS = (*OUTAGE, *FULL)
 _BUSY = "and on ($model) $span * model:vllm_requests_ended:rate5m >= $min_requests"
 
 CAUSES = (
@@ -25,7 +23,7 @@ CAUSES = (
         causes=("prompts became longer (see VllmPromptLengthShift)", "the prefix cache lost its hits",
                 "more prompts at once than --max-num-batched-tokens takes in one step"),
         first="curl -s http://SIDECAR:9401/metrics | grep -E 'gpu_cache_hit_rate|prompt_tokens'",
-        stop="prefill", prevent=("batch", "cache"), inhibited_by=_SYMPTOMS, dashboard="llmobs-latency",
+        stop="prefill", prevent=("batch", "cache"), inhibited_by=SYMPTOMS, dashboard="llmobs-latency",
         confirm=("model:vllm_request_prefill_time:mean5m", 'vllm_phase_ratio{phase="prefill"}',
                  "model:vllm_prompt_tokens:mean5m"),
         tune="Raise it for models whose prompts differ widely from hour to hour.",
@@ -47,7 +45,7 @@ CAUSES = (
                 "speculative decoding lost its acceptance", "preemptions", "the CPU of the engine process is starved"),
         first="nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE",
         stop="decode", prevent=("batch", "seqs", "gpu"),
-        inhibited_by=(*_SYMPTOMS, "GpuThermalThrottling", "GpuPowerBrake", "VllmSpecAcceptanceDrop"),
+        inhibited_by=(*SYMPTOMS, "GpuThermalThrottling", "GpuPowerBrake", "VllmSpecAcceptanceDrop"),
         dashboard="llmobs-latency",
         confirm=("model:vllm_inter_token_latency:mean5m", "vllm_mean_batch_tokens", "nvidia_gpu_clock_event_active"),
         tune="Raise it where the batch size swings widely over the day.",
@@ -68,7 +66,7 @@ CAUSES = (
         causes=("traffic above capacity", "replicas missing, hung or starting", "requests became longer",
                 "the KV cache is full"),
         first="kubectl get pods -l app=vllm -o wide",
-        stop="overload", prevent=("queue", "seqs", "kv"), inhibited_by=_SYMPTOMS, dashboard="llmobs-scheduling",
+        stop="overload", prevent=("queue", "seqs", "kv"), inhibited_by=SYMPTOMS, dashboard="llmobs-scheduling",
         confirm=("vllm_request_waiting_queue_length", "vllm_request_queue_drain_seconds", "model:vllm_requests_ended:rate5m"),
         tune="Lengthen `for` to the time your autoscaler needs for a replica.",
     ),
@@ -86,7 +84,7 @@ CAUSES = (
         impact="None yet; then requests wait or are preempted.",
         causes=("load grows", "requests become longer", "requests that never end hold their blocks"),
         first="kubectl get hpa; kubectl get pods -l app=vllm",
-        stop="overload", prevent=("kv", "seqs"), inhibited_by=(*_SYMPTOMS, "VllmKVCacheHigh", "VllmQueueGrowing"),
+        stop="overload", prevent=("kv", "seqs"), inhibited_by=(*SYMPTOMS, "VllmKVCacheHigh", "VllmQueueGrowing"),
         dashboard="llmobs-cache", confirm=("vllm_kv_cache_usage_ratio", "vllm_kv_cache_fill_seconds"),
         tune="Raise min_growth where load comes in steps.",
     ),
@@ -103,7 +101,7 @@ CAUSES = (
         causes=("--max-num-seqs lets in more requests than the KV cache carries", "outputs became longer than planned",
                 "the KV cache shrank (memory, flags)"),
         first="curl -s http://POD:8000/metrics | grep preemptions",
-        stop="overload", prevent=("kv", "seqs", "memory"), inhibited_by=_SYMPTOMS, dashboard="llmobs-cache",
+        stop="overload", prevent=("kv", "seqs", "memory"), inhibited_by=SYMPTOMS, dashboard="llmobs-cache",
         confirm=("model:vllm_preemptions:rate5m", "vllm_rescheduled_cache_hit_rate", "vllm_kv_cache_usage_ratio"),
         tune="Raise min_events for very busy models.",
     ),
@@ -120,7 +118,7 @@ CAUSES = (
         causes=("a new prompt template or something changing in front of it (time, id)", "routing no longer sticks to replicas",
                 "the replicas restarted: cold caches recover by themselves in minutes", "cache pollution by one-off long prompts"),
         first="curl -s http://SIDECAR:9401/metrics | grep cache_hit_rate",
-        stop="prefill", prevent=("cache", "kv"), inhibited_by=(*_SYMPTOMS, "VllmRestarted"), dashboard="llmobs-cache",
+        stop="prefill", prevent=("cache", "kv"), inhibited_by=(*SYMPTOMS, "VllmRestarted"), dashboard="llmobs-cache",
         confirm=("model:vllm_prefix_cache_hits:ratio_rate5m", "vllm_prefill_tokens_computed_total", "vllm_kv_block_lifetime_seconds_sum"),
         tune="Lower it for mixed traffic.",
     ),
@@ -169,7 +167,7 @@ CAUSES = (
         causes=("the engine or API server process is short of CPU", "requests wait for a grammar, a LoRA or a KV transfer",
                 "the engine hangs"),
         first="kubectl top pod POD --containers",
-        stop="replica", prevent=("host",), inhibited_by=(*_SYMPTOMS, *STUCK), dashboard="llmobs-gpu",
+        stop="replica", prevent=("host",), inhibited_by=(*SYMPTOMS, *STUCK), dashboard="llmobs-gpu",
         confirm=("vllm_gpu_idle_while_waiting_seconds_total", "vllm_request_waiting_by_reason"),
         tune="Raise it for very small models, whose GPU idles between steps by nature.",
     ),

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from llmobs.alerts.model import MODEL, REPLICA, Alert, Knob
-from llmobs.alerts.rules.common import FULL, OUTAGE
-
-#: What silences a symptom; what may be the cause of a full KV cache is silenced by an outage alone.
-_SYMPTOMS = (*OUTAGE, *FULL)
+from llmobs.alerts.rules.common import OUTAGE, SYMPTOMS
 
 
 def _share(reason: str) -> str:
@@ -29,7 +26,7 @@ CLIENTS = (
         impact="Users get errors.",
         causes=("the engine died with requests in flight", "out of memory", "errors inside the engine: its log names them"),
         first="kubectl logs POD -c vllm --tail=200 | grep -iE 'error|exception'",
-        stop="rollback", prevent=("memory", "health"), inhibited_by=(*_SYMPTOMS, "VllmRestartLoop"),
+        stop="rollback", prevent=("memory", "health"), inhibited_by=(*SYMPTOMS, "VllmRestartLoop"),
         confirm=("model_reason:vllm_request_failed:rate5m", "vllm_http_responses_total"),
         tune="VllmAvailabilityBudgetBurn covers slower burns; this one is the fast page.",
         trace='{ status = error && span.gen_ai.request.model = "<model>" }',
@@ -45,7 +42,7 @@ CLIENTS = (
         causes=("answers start too late: look at the queue and the prefill", "a gateway or client time-out that is too short",
                 "a client that cancels and retries, multiplying the load"),
         first="curl -s http://SIDECAR:9401/metrics | grep failed_total",
-        stop="clients", prevent=("queue",), inhibited_by=(*_SYMPTOMS, "VllmErrorRatio"), dashboard="llmobs-latency",
+        stop="clients", prevent=("queue",), inhibited_by=(*SYMPTOMS, "VllmErrorRatio"), dashboard="llmobs-latency",
         confirm=('model_reason:vllm_request_failed:rate5m{reason="abort"}', "vllm_request_queue_time_seconds_sum"),
         tune="Raise it for type-ahead products, where aborting is the normal case.",
     ),
@@ -72,7 +69,7 @@ CLIENTS = (
         impact="Callers get 429 or 503.",
         causes=("traffic above capacity", "the queue limit is lower than a normal burst", "a replica less than usual"),
         first="kubectl get pods -l app=vllm; kubectl get hpa",
-        stop="overload", prevent=("queue", "seqs"), inhibited_by=_SYMPTOMS, dashboard="llmobs-scheduling",
+        stop="overload", prevent=("queue", "seqs"), inhibited_by=SYMPTOMS, dashboard="llmobs-scheduling",
         confirm=("vllm_request_admission_rejections_total", "vllm_request_waiting_queue_length_peak"),
         tune="Raise it where clients are made to retry.",
     ),
@@ -86,7 +83,7 @@ CLIENTS = (
         impact="The prompt is computed again on the decode side, or the request fails.",
         causes=("the network between prefill and decode replicas", "a prefill replica that went away", "KV expired before it was fetched"),
         first="kubectl logs POD -c vllm --tail=200 | grep -iE 'nixl|kv.?connector|transfer'",
-        stop="replica", prevent=("host",), inhibited_by=_SYMPTOMS, dashboard="llmobs-cache",
+        stop="replica", prevent=("host",), inhibited_by=SYMPTOMS, dashboard="llmobs-cache",
         confirm=("vllm_kv_transfer_failures_total", "vllm_kv_transfer_seconds_count"),
         tune="Raise it where connectors retry by themselves.",
     ),

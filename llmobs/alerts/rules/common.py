@@ -10,6 +10,8 @@ GPU_FAULT = ("GpuLost", "GpuXidNode", "GpuXidReset", "GpuRecoveryActionNeeded", 
 OUTAGE = (*GONE, *STUCK, *CRASH, *GPU_FAULT)
 #: A full KV cache is the cause of queues, preemptions and latency.
 FULL = ("VllmKVCacheExhausted",)
+#: What silences a symptom; what may be the cause of a full KV cache is silenced by an outage alone.
+SYMPTOMS = (*OUTAGE, *FULL)
 
 
 def of_target(expression: str) -> str:
