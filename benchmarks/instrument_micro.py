@@ -41,7 +41,7 @@ def _runtime() -> Any:
     runtime = runtimes.Runtime(
         settings, model_name="m", engines=[0], static={}, max_model_len=1024, version="0", client_count=1
     )
-    runtime.observers.append(RequestLog(runtime))
+    runtime.add_observer(RequestLog(runtime))
     return runtimes.install(runtime)
 
 
@@ -53,7 +53,7 @@ def _step(runtime: Any, running: int) -> float:
     from llmobs.instrument.stat_logger import StatLogger
 
     logger = StatLogger.__new__(StatLogger)
-    logger._guard = frontend.guard("stat_logger")
+    logger._guard, logger._steps = frontend.guard("stat_logger"), frontend.guard("steps")
     logger._runtime, logger._engine = runtime, 0
     now = time.monotonic()
     states = {

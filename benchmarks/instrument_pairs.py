@@ -10,25 +10,30 @@ Four servers are up all the time; only one has load at a time, and the order cha
 Spans go to a receiver in a process of its own that reads and forgets them. The tiny model's steps take a few
 milliseconds, several times less than production's, so this is the hard case. Each figure is a server's tokens per
 second divided by those of `off` in the same round; the CPU time of the API server process, where our code runs, is
-shown beside, because neighbours disturb it less than the clock. Run it alone on the machine:
+shown beside, because neighbours disturb it less than the clock. Two servers that are the same differ by up to 5 % for
+as long as they live (where their memory happens to lie), so all four are started anew several times. Run it alone on
+the machine; LAUNCHES=5, ROUNDS=24, REQUESTS=96, STREAM=1, PROTOCOL=http/protobuf in the environment change it:
 
-    python -m benchmarks instrument_pairs          (ROUNDS=60, REQUESTS=96, STREAM=1 in the environment to change it)
+    python -m benchmarks instrument_pairs
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import multiprocessing
 import os
+import re
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import aiohttp
+import grpc
 from aiohttp import web
 
 from tests.instrument.conftest import Instrumented
@@ -37,10 +42,21 @@ from tests.real.server import VllmServer
 CONCURRENCY = 32
 TOKENS = 64
 ARMS = ("off", "observed", "traced", "vllm")
+_POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+_GET = b"GET /stats HTTP/1.1\r\nHost: x\r\n\r\n"
+_LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
+_SERVICE = "opentelemetry.proto.collector.trace.v1.TraceService"
 
 
-def _receive(port: Connection) -> None:
-    """Serve OTLP over HTTP: read each export, answer, and count the bytes."""
+def _receive(port: Connection, over_grpc: bool) -> None:
+    """Serve OTLP, over gRPC or HTTP: read each export, forget it, and answer."""
+    if over_grpc:
+        server = grpc.server(ThreadPoolExecutor(1))
+        answer = grpc.unary_unary_rpc_method_handler(lambda _request, _context: b"")  # bytes in, bytes out
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {"Export": answer}),))
+        port.send(server.add_insecure_port("127.0.0.1:0"))
+        server.start()
+        server.wait_for_termination()
 
     async def serve() -> None:
         async def take(request: web.Request) -> web.Response:
@@ -59,9 +75,9 @@ def _receive(port: Connection) -> None:
 
 
 @contextlib.contextmanager
-def _receiver() -> Iterator[str]:
+def _receiver(over_grpc: bool) -> Iterator[str]:
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_receive, args=(theirs,), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=_receive, args=(theirs, over_grpc), daemon=True)
     process.start()
     theirs.close()  # so that a receiver that does not start ends the wait below
     try:
@@ -75,39 +91,108 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def _round(url: str, requests: int, stream: bool, poll: bool) -> float:
+class _Client(asyncio.Protocol):
+    """One kept connection that asks `ask(n)` for the numbers left, one after the other.
+
+    Written on the bare protocol: engine, API server and client share the cores, and an HTTP library's client would take
+    a good part of what is measured.
+    """
+
+    def __init__(self, numbers: Iterator[int], ask: Callable[[int], bytes], done: asyncio.Future[None]) -> None:
+        self._numbers, self._ask, self._done = numbers, ask, done
+        self._seen = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._next()
+
+    def _next(self) -> None:
+        number = next(self._numbers, None)
+        if number is None:
+            self._transport.close()
+            self._done.set_result(None)
+        else:
+            self._transport.write(self._ask(number))
+
+    def data_received(self, data: bytes) -> None:
+        self._seen += data
+        head, _, body = self._seen.partition(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        if len(body) >= int(length[1]) if length else body.endswith(b"0\r\n\r\n"):
+            assert head.startswith(b"HTTP/1.1 200"), self._seen
+            self._seen = b""
+            self._next()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._done.done():
+            self._done.set_exception(error or ConnectionError("the server closed the connection"))
+
+
+async def _connect(port: int, numbers: Iterator[int], ask: Callable[[int], bytes]) -> None:
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+    await loop.create_connection(lambda: _Client(numbers, ask, done), "127.0.0.1", port)
+    await done
+
+
+async def _round(port: int, requests: int, stream: bool, poll: bool) -> float:
     """Return tokens per second of one round."""
-    body = {"model": "tiny", "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0, "stream": stream}
-    connector = aiohttp.TCPConnector(limit=CONCURRENCY)
-    async with aiohttp.ClientSession(connector=connector) as session:
+    numbers = iter(range(requests))
 
-        async def one(number: int) -> None:
-            async with session.post(url + "/v1/completions", json={**body, "prompt": f"{number} hello"}) as response:
-                await response.read()
-                assert response.status == 200
+    def ask(number: int) -> bytes:
+        body = json.dumps(
+            {"model": "tiny", "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0, "stream": stream,
+             "prompt": f"{number} hello"}
+        ).encode()  # fmt: skip
+        return _POST % (len(body), body)
 
-        async def polling() -> None:
-            while True:
-                async with session.get(url + "/stats") as response:
-                    await response.read()
-                await asyncio.sleep(1.0)
+    async def polling() -> None:
+        while True:
+            await _connect(port, iter((0,)), lambda _: _GET)
+            await asyncio.sleep(1.0)
 
-        poller = asyncio.create_task(polling()) if poll else None
-        started = time.perf_counter()
-        await asyncio.gather(*(one(n) for n in range(requests)))
-        seconds = time.perf_counter() - started
-        if poller is not None:
-            poller.cancel()
+    poller = asyncio.create_task(polling()) if poll else None
+    started = time.perf_counter()
+    await asyncio.gather(*(_connect(port, numbers, ask) for _ in range(CONCURRENCY)))
+    seconds = time.perf_counter() - started
+    if poller is not None:
+        poller.cancel()
     return requests * TOKENS / seconds
 
 
+class _Figures:
+    """What was measured so far, over all launches."""
+
+    def __init__(self) -> None:
+        self.ratios: dict[str, list[float]] = {arm: [] for arm in ARMS}
+        self.costs: dict[str, list[float]] = {arm: [] for arm in ARMS}
+        self.against: list[float] = []
+
+    def show(self) -> None:
+        """Print the medians of the ratios with their quartiles."""
+        for arm in ARMS:
+            cost = statistics.median(self.costs[arm])
+            print(f"{arm:9} {_spread(self.ratios[arm])} of off; API server CPU {cost:.2f} ms a request")
+        print(f"traced is {_spread(self.against)} of vllm", flush=True)
+
+
 def main() -> None:
-    """Run the rounds; print each, then the medians of the ratios with their quartiles."""
-    rounds, requests = int(os.environ.get("ROUNDS", "60")), int(os.environ.get("REQUESTS", "96"))
+    """Run the launches; print each round, and the figures so far after each launch."""
+    figures = _Figures()
+    for _ in range(int(os.environ.get("LAUNCHES", "5"))):
+        _launch(figures)
+        figures.show()
+
+
+def _launch(figures: _Figures) -> None:
+    rounds, requests = int(os.environ.get("ROUNDS", "24")), int(os.environ.get("REQUESTS", "96"))
     stream = os.environ.get("STREAM") == "1"
-    with tempfile.TemporaryDirectory() as name, _receiver() as collector:
+    protocol = os.environ.get("PROTOCOL", "grpc")
+    over_grpc = protocol == "grpc"
+    with tempfile.TemporaryDirectory() as name, _receiver(over_grpc) as collector:
         folder = Path(name)
-        otlp = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+        otlp = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
         with contextlib.ExitStack() as stack:
             servers: dict[str, VllmServer] = {}
 
@@ -121,21 +206,18 @@ def main() -> None:
             add("observed", observed.server)
             add("traced", traced.server)
             add("off", VllmServer(folder / "off.log"))
-            own = ("--otlp-traces-endpoint", f"{collector}/v1/traces")
-            protocol = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
-            add("vllm", VllmServer(folder / "vllm.log", *own, environment=protocol))
-            _measure(servers, rounds, requests, stream)
+            own = ("--otlp-traces-endpoint", collector if over_grpc else f"{collector}/v1/traces")
+            environment = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": protocol, "OTEL_EXPORTER_OTLP_TRACES_INSECURE": "true"}
+            add("vllm", VllmServer(folder / "vllm.log", *own, environment=environment))
+            _measure(figures, servers, rounds, requests, stream)
             for arm, made in (("observed", observed), ("traced", traced)):
-                errors = sum(made.stats()["hook_errors"].values())
-                print(f"{arm}: {errors:.0f} hook errors, spans {made.stats().get('traces')}")
+                document = made.stats()
+                print(f"{arm}: {sum(document['hook_errors'].values()):.0f} hook errors, dropped {document['dropped']}")
 
 
-def _measure(servers: dict[str, VllmServer], rounds: int, requests: int, stream: bool) -> None:
+def _measure(figures: _Figures, servers: dict[str, VllmServer], rounds: int, requests: int, stream: bool) -> None:
     for arm in ARMS:
-        asyncio.run(_round(servers[arm].url, requests, stream, poll=False))  # warm
-    ratios: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    costs: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    against: list[float] = []
+        asyncio.run(_round(servers[arm].port, requests, stream, poll=False))  # warm
     for number in range(rounds):
         turn = ARMS[number % len(ARMS) :] + ARMS[: number % len(ARMS)]
         speed: dict[str, float] = {}
@@ -144,25 +226,24 @@ def _measure(servers: dict[str, VllmServer], rounds: int, requests: int, stream:
             pid = servers[arm].process.pid
             before = _cpu_seconds(pid)
             poll = arm in ("observed", "traced")
-            speed[arm] = asyncio.run(_round(servers[arm].url, requests, stream, poll=poll))
+            speed[arm] = asyncio.run(_round(servers[arm].port, requests, stream, poll=poll))
             cpu[arm] = (_cpu_seconds(pid) - before) / requests * 1e3
         for arm in ARMS:
-            ratios[arm].append(speed[arm] / speed["off"])
-            costs[arm].append(cpu[arm])
-        against.append(speed["traced"] / speed["vllm"])
+            figures.ratios[arm].append(speed[arm] / speed["off"])
+            figures.costs[arm].append(cpu[arm])
+        figures.against.append(speed["traced"] / speed["vllm"])
         print(
             f"round {number:2}: off {speed['off']:5.0f} tokens/s, "
-            + ", ".join(f"{arm} {ratios[arm][-1]:.3f}" for arm in ARMS[1:]),
+            + ", ".join(f"{arm} {figures.ratios[arm][-1]:.3f}" for arm in ARMS[1:]),
             flush=True,
         )
-    for arm in ARMS:
-        print(f"{arm:9} {_spread(ratios[arm])} of off; API server CPU {statistics.median(costs[arm]):.2f} ms a request")
-    print(f"traced is {_spread(against)} of vllm")
 
 
 def _spread(values: list[float]) -> str:
     low, middle, high = statistics.quantiles(values, n=4)
-    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
+    # Standard error of a median, from the quartiles of about normal values.
+    error = 1.25 * (high - low) / 1.35 / len(values) ** 0.5
+    return f"{middle:.3f} ± {error:.3f} ({low:.3f} to {high:.3f})"
 
 
 if __name__ == "__main__":

@@ -32,11 +32,11 @@ def assemble(
         prompts = list({id(getattr(s.state, "parent_req", None) or s): s for s in reversed(sequences)}.values())
     stats = [s.stats for s in sequences if s.stats is not None]
     first = _first_scheduled(stats)
-    prompt_tokens = sum(s.state.prompt_len or 0 for s in prompts) if prompts else None
-    near = any((s.state.prompt_len or 0) > max_prompt for s in prompts)
+    lengths = [s.state.prompt_len or 0 for s in prompts]
+    longest = max(lengths, default=0)
     outlier = False
-    if prompts and record.client is not None:
-        outlier = clients.judge(record.client, max(s.state.prompt_len or 0 for s in prompts))
+    if lengths and record.client is not None:
+        outlier = clients.judge(record.client, longest)
     stream, asked = record.stream, None
     if outcome.kind != "completed" and not stream:
         stream = _STREAM.search(record.body_head, 0, _HEAD) is not None
@@ -50,15 +50,15 @@ def assemble(
         error_code=outcome.code,
         error_message=outcome.message,
         model=asked or model,
-        lora=next((name for s in sequences if (name := getattr(s.state, "lora_name", None))), None),
+        lora=getattr(sequences[0].state, "lora_name", None) if sequences else None,
         endpoint=record.endpoint,
         stream=stream,
         status=record.status,
         finish_reason=worst_finish_reason([s.finish_reason for s in sequences if s.finish_reason is not None]),
         sequences=len(sequences),
-        prompt_tokens=prompt_tokens,
-        completion_tokens=sum(s.num_generation_tokens for s in stats) if stats else None,
-        cached_tokens=sum(getattr(s.state, "num_cached_tokens", None) or 0 for s in prompts) if first else None,
+        prompt_tokens=sum(lengths) if lengths else None,
+        completion_tokens=sum([s.num_generation_tokens for s in stats]) if stats else None,
+        cached_tokens=sum([getattr(s.state, "num_cached_tokens", None) or 0 for s in prompts]) if first else None,
         preemptions=_preemptions(stats),
         spec_acceptance=_acceptance(sequences),
         started_wall=record.started_wall,
@@ -74,7 +74,7 @@ def assemble(
         ended_at=record.ended_at or now,
         load_at_arrival=record.load,
         load=load,
-        near_limit=near,
+        near_limit=longest > max_prompt,
         outlier=outlier,
     )
 

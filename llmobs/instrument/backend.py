@@ -14,7 +14,7 @@ from typing import Any
 from llmobs.instrument import journaling, oom, rundir
 from llmobs.instrument.beat import BeatWriter
 from llmobs.instrument.guard import Guard, guard
-from llmobs.instrument.patch import when_imported, wrap
+from llmobs.instrument.patch import find, when_imported, wrap
 from llmobs.instrument.settings import InstrumentSettings
 from llmobs.journal import JournalEntry
 
@@ -22,7 +22,11 @@ from llmobs.journal import JournalEntry
 MEMORY_INTERVAL = 5.0
 
 _CORE = "vllm.v1.engine.core:EngineCore."
-_WORKER = "vllm.v1.worker.worker_base:WorkerWrapperBase."
+#: The step of a worker: the first of these that the version has. Before 0.12 the wrapper only passes every name on.
+STEPS = (
+    "vllm.v1.worker.worker_base:WorkerWrapperBase.execute_model",
+    "vllm.v1.worker.gpu_worker:Worker.execute_model",
+)
 #: The steps of a worker's start that need memory, as vLLM calls them on the worker itself.
 _STARTING = (
     "init_device",
@@ -46,10 +50,12 @@ def install(settings: InstrumentSettings) -> None:
             wrap(_CORE + name, core, lambda f: _noting(f, core, backend.core_failed))
         wrap(_CORE + "__init__", core, lambda f: _noting(f, core, backend.start_failed))
 
-    def patch_worker() -> None:
-        wrap(_WORKER + "execute_model", worker, lambda f: _stepping(f, worker, backend))
+    def patch_step(path: str) -> None:
+        wrap(path, worker, lambda f: _stepping(f, worker, backend))
 
-    def patch_start() -> None:
+    def patch_worker() -> None:
+        if find(STEPS[0]) is None:
+            patch_step(STEPS[1])
         for name in _STARTING:
             path = f"vllm.v1.worker.gpu_worker:Worker.{name}"
             wrap(path, worker, lambda f: _noting(f, worker, backend.worker_start_failed))
@@ -58,8 +64,8 @@ def install(settings: InstrumentSettings) -> None:
         wrap(_SCHEDULER + "make_stats", queue, lambda f: _after(f, queue, backend.queue_seen))
 
     when_imported("vllm.v1.engine.core", patch_core)
-    when_imported("vllm.v1.worker.worker_base", patch_worker)
-    when_imported("vllm.v1.worker.gpu_worker", patch_start)
+    when_imported("vllm.v1.worker.worker_base", lambda: patch_step(STEPS[0]))
+    when_imported("vllm.v1.worker.gpu_worker", patch_worker)
     when_imported("vllm.v1.core.sched.scheduler", patch_scheduler)
 
 
@@ -103,7 +109,7 @@ class _Backend:
     def __init__(self, settings: InstrumentSettings) -> None:
         self.settings = settings
         self.memory_due = 0.0
-        self.beats: dict[int, BeatWriter | None] = {}
+        self.watch: _QueueWatch | None = None
 
     # -- engine core ---------------------------------------------------------------------------------------------
 
@@ -139,14 +145,14 @@ class _Backend:
             self._journal(found, _engine_index(getattr(core, "vllm_config", None)), error, process="EngineCore")
 
     def queue_seen(self, scheduler: Any) -> None:
-        """The scheduler made its statistics: publish the arrival of the oldest request that waits."""
-        engine = _engine_index(scheduler.vllm_config)
-        if engine not in self.beats:
-            run_dir = rundir.make()
-            self.beats[engine] = BeatWriter(run_dir, engine) if run_dir is not None else None
-        beat = self.beats[engine]
-        if beat is not None:
-            beat.write(time.time(), _oldest(scheduler))
+        """The scheduler made its statistics: publish the arrival of the oldest request that waits.
+
+        This runs in every step of the engine, which waits for it: what does not change is found out once.
+        """
+        watch = self.watch
+        if watch is None or watch.scheduler is not scheduler:
+            watch = self.watch = _QueueWatch(scheduler)
+        watch.look()
 
     # -- worker --------------------------------------------------------------------------------------------------
 
@@ -156,7 +162,7 @@ class _Backend:
         if found is None:
             return
         memory, device = oom.post_mortem()
-        rank = getattr(worker, "global_rank", 0)
+        rank = _rank(worker)
         engine = _engine_index(worker.vllm_config)
         step_tokens = getattr(scheduler_output, "total_num_scheduled_tokens", None)
         rundir.write(
@@ -185,7 +191,7 @@ class _Backend:
                 found,
                 _engine_index(worker.vllm_config),
                 error,
-                process=f"Worker_{getattr(worker, 'rank', 0)}",
+                process=f"Worker_{_rank(worker)}",
                 memory=memory,
                 device=device,
                 model_name=worker.vllm_config.model_config.model,
@@ -196,7 +202,7 @@ class _Backend:
         self.memory_due = time.monotonic() + MEMORY_INTERVAL
         memory, _ = oom.allocator()
         if memory:
-            engine, rank = _engine_index(worker.vllm_config), getattr(worker, "global_rank", 0)
+            engine, rank = _engine_index(worker.vllm_config), _rank(worker)
             rundir.write(rundir.make(), f"memory-{engine}-{rank}", memory)
 
     # -- both ----------------------------------------------------------------------------------------------------
@@ -233,15 +239,33 @@ def _engine_index(vllm_config: Any) -> int:
     return int(index or 0)
 
 
-def _oldest(scheduler: Any) -> float:
-    oldest = 0.0
-    for name in ("waiting", "skipped_waiting", "kv_holding_waiting"):
-        queue = getattr(scheduler, name, None)
-        if queue:
-            # First come, first served in all of them; by priority the first is not always the oldest, and is shown.
-            arrival = next(iter(queue)).arrival_time
-            oldest = min(oldest, arrival) if oldest else arrival
-    return oldest
+def _rank(worker: Any) -> int:
+    """Return the rank of a worker, or of the wrapper around one, which calls it otherwise."""
+    rank = getattr(worker, "global_rank", None)
+    return int(getattr(worker, "rank", 0) if rank is None else rank)
+
+
+class _QueueWatch:
+    """Publishes the arrival of the oldest request in a scheduler's queues, when it has changed."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self.scheduler = scheduler
+        self._queues = [n for n in ("waiting", "skipped_waiting", "kv_holding_waiting") if hasattr(scheduler, n)]
+        run_dir = rundir.make()
+        self._beat = BeatWriter(run_dir, _engine_index(scheduler.vllm_config)) if run_dir is not None else None
+        self._written = -1.0
+
+    def look(self) -> None:
+        oldest = 0.0
+        for name in self._queues:
+            queue = getattr(self.scheduler, name)  # by name each time: a version may put a new queue in its place
+            if queue:
+                # First come, first served in all of them; by priority the first is not always the oldest, and is shown.
+                arrival = next(iter(queue)).arrival_time
+                oldest = min(oldest, arrival) if oldest else arrival
+        if oldest != self._written and self._beat is not None:
+            self._beat.write(oldest)
+            self._written = oldest
 
 
 def _batch(scheduler_output: Any) -> tuple[tuple[str, int, int], ...]:

@@ -7,7 +7,7 @@ import os
 import struct
 from pathlib import Path
 
-_FORMAT = struct.Struct("<dd")  # Unix time of writing, arrival of the oldest waiting request (0: none waits)
+_FORMAT = struct.Struct("<d")  # arrival of the oldest waiting request as Unix time; 0: none waits
 
 
 class BeatWriter:
@@ -21,9 +21,9 @@ class BeatWriter:
         finally:
             os.close(descriptor)
 
-    def write(self, now: float, oldest_arrival: float) -> None:
-        """Publish both as Unix times."""
-        _FORMAT.pack_into(self._map, 0, now, oldest_arrival)
+    def write(self, oldest_arrival: float) -> None:
+        """Publish the arrival of the oldest waiting request as Unix time, 0 when none waits."""
+        _FORMAT.pack_into(self._map, 0, oldest_arrival)
 
 
 class BeatReader:
@@ -43,7 +43,7 @@ class BeatReader:
                     self._map = mmap.mmap(file.fileno(), _FORMAT.size, access=mmap.ACCESS_READ)
             except (OSError, ValueError):
                 return None
-        return float(_FORMAT.unpack_from(self._map, 0)[1])
+        return float(_FORMAT.unpack_from(self._map, 0)[0])
 
 
 def _name(engine: int) -> str:

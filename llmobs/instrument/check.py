@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmobs.errors import LlmobsError
-from llmobs.instrument import journaling, settings
+from llmobs.instrument import backend, journaling, legacy, settings
 from llmobs.instrument.launch import GROUPS, PLUGIN, allowed_plugins
 from llmobs.instrument.patch import find
 
@@ -17,10 +17,13 @@ _PROCESSOR = "vllm.v1.engine.output_processor:OutputProcessor."
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A guard by its name in `/stats`: what of vLLM it needs, what is lost without it, and what switches it on."""
+    """A guard by its name in `/stats`: what of vLLM it needs, what is lost without it, and what switches it on.
+
+    Where `needs` holds several paths together, one of them is enough.
+    """
 
     name: str
-    needs: tuple[str, ...]
+    needs: tuple[str | tuple[str, ...], ...]
     loss: str = ""
     option: str | None = None
 
@@ -43,7 +46,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook("engine_death", (_PROCESSOR + "propagate_error",), "requests lost with the engine are not told apart"),
     Hook("shutdown", ("vllm.v1.engine.async_llm:AsyncLLM.shutdown",), "a stop may look like an engine death"),
     Hook("engine_core", ("vllm.v1.engine.core:EngineCore.step",), "no journal line from the engine core"),
-    Hook("worker", ("vllm.v1.worker.worker_base:WorkerWrapperBase.execute_model",), "no journal line from the worker"),
+    Hook("worker", (backend.STEPS,), "no journal line from the worker"),
     Hook("scheduler", ("vllm.v1.core.sched.scheduler:Scheduler.make_stats",), "no age of the oldest waiting request"),
     Hook("request_log", ()),
     Hook("stats_page", ()),
@@ -105,9 +108,10 @@ def report(findings: Sequence[Finding]) -> str:
 
 
 def _hook(hook: Hook) -> Finding:
-    missing = [path for path in hook.needs if find(path) is None]
+    alternatives = [(need,) if isinstance(need, str) else need for need in hook.needs]
+    missing = [paths for paths in alternatives if all(find(path) is None for path in paths)]
     if missing:
-        return Finding(hook.name, False, f"{missing[0]} is missing: {hook.loss}")
+        return Finding(hook.name, False, f"{missing[0][0]} is missing: {hook.loss}")
     text = "found" if hook.needs else "needs nothing of vLLM"
     return Finding(hook.name, True, f"{text}; with {hook.option}" if hook.option else text)
 
@@ -116,6 +120,8 @@ def _group(group: str) -> Finding:
     import vllm.plugins
 
     offered = {v for n, v in vars(vllm.plugins).items() if n.endswith("_GROUP") and isinstance(v, str)}
+    if find(legacy.PLUGINS) is not None:
+        offered.add("vllm.stat_logger_plugins")
     ours = any(point.name == PLUGIN for point in importlib.metadata.entry_points(group=group))
     if group not in offered:
         instead = {

@@ -5,25 +5,19 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from llmobs.instrument.record import RequestFacts, RequestRecord, SequenceRecord
-from llmobs.instrument.runtime import Runtime
+from llmobs.instrument.record import RequestFacts, RequestRecord
+from llmobs.instrument.runtime import Observer, Runtime
 
 _LEVELS = {"completed": "info", "rejected": "warning", "failed": "error"}
 
 
-class RequestLog:
-    """Observer that logs one line per request that has ended."""
+class RequestLog(Observer):
+    """Logs one line per request that has ended."""
 
     name = "request_log"
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-
-    def started(self, record: RequestRecord, headers: list[tuple[bytes, bytes]]) -> None:
-        """Nothing is logged at the start."""
-
-    def submitted(self, record: RequestRecord, sequence: SequenceRecord) -> None:
-        """Nothing is logged when it goes to the engine."""
 
     def finished(self, record: RequestRecord, facts: RequestFacts) -> None:
         """Queue the line; its fields are computed in the writer's thread."""

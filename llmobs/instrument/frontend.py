@@ -12,15 +12,14 @@ from typing import Any
 from llmobs.instrument import record as records
 from llmobs.instrument import runtime as runtimes
 from llmobs.instrument.guard import Guard, guard
-from llmobs.instrument.ledger import POSITION
 from llmobs.instrument.patch import wrap
 from llmobs.instrument.record import RequestRecord, SequenceRecord
 
 _PROCESSOR = "vllm.v1.engine.output_processor:OutputProcessor."
-_LAST_POSITION = len(POSITION) - 1
 
-#: (token-position bucket, interval in seconds) of the message being processed; `record()` gives it to its engine.
-pending: list[tuple[int, float]] = []
+#: Token positions in the message being processed, one for each inter-token time that vLLM is about to note, in the
+#: same order; `record()` takes them.
+positions: list[int] = []
 
 
 def install() -> dict[str, bool]:
@@ -78,12 +77,11 @@ def _added(processor: Any, request: Any) -> None:
     if record is None:
         record = RequestRecord(getattr(state, "external_req_id", None) or request.request_id, None, http=False)
         runtime.begin(record, [])
-    sequence = SequenceRecord(record, state, time.monotonic())
-    sequence.params = getattr(request, "sampling_params", None)
+    sequence = SequenceRecord(record, state, time.monotonic(), getattr(request, "sampling_params", None))
     record.sequences.append(sequence)
     runtime.sequences[request.request_id] = sequence
-    for observer in runtime.observers:
-        guard(observer.name).run(observer.submitted, record, sequence)
+    for hook, submitted in runtime.on_submitted:
+        hook.run(submitted, record, sequence)
     if sequence.detail is not None:
         runtime.detailed[request.request_id] = sequence
 
@@ -109,7 +107,7 @@ def _finished(request_id: str, reason: str) -> None:
     stats = sequence.stats
     if stats is not None and stats.scheduled_ts and stats.first_token_ts:
         # The step that made token 0 is its prefill, counted when the sequence ends.
-        runtime.first.steps.observe(0, max(0.0, stats.first_token_ts - stats.scheduled_ts))
+        runtime.first.steps.first(max(0.0, stats.first_token_ts - stats.scheduled_ts))
     if not record.http and not record.unfinished:
         record.ended_at = sequence.ended_at
         runtime.end(record, None)
@@ -138,7 +136,7 @@ def _before_process(original: Callable[..., Any], hook: Guard) -> Callable[..., 
 
 
 def _step(outputs: list[Any], timestamp: float | None, states: dict[str, Any]) -> None:
-    """Note each sequence's interval and token position, before vLLM moves them on. The hot path: once per token."""
+    """Note each sequence's token position, before vLLM moves it on. The hot path: once per token."""
     runtime = runtimes.get()
     if runtime is None or timestamp is None:
         return
@@ -146,24 +144,26 @@ def _step(outputs: list[Any], timestamp: float | None, states: dict[str, Any]) -
         # On one host the engine core's monotonic clock is ours; on another host it has another origin.
         difference = time.monotonic() - timestamp
         runtime.clock_offset = 0.0 if -0.001 <= difference < 60.0 else difference
-    detailed = runtime.detailed
-    note = pending.append
-    detail = guard("token_detail")
+    if runtime.detailed:
+        _detail(runtime.detailed, outputs, timestamp, states)
+    find = states.get
+    # The condition is vLLM's for an inter-token time; that of a first token is known when its events are: `_finished`.
+    positions.extend(
+        [
+            state.stats.num_generation_tokens
+            for output in outputs
+            if (state := find(output.request_id)) is not None and not state.is_prefilling
+        ]
+    )
+
+
+def _detail(detailed: dict[str, SequenceRecord], outputs: list[Any], timestamp: float, states: dict[str, Any]) -> None:
+    hook = guard("token_detail")
     for output in outputs:
-        request_id = output.request_id
-        state = states.get(request_id)
-        if state is None:
-            continue
-        stats = state.stats
-        if stats is None:
-            return
-        position = stats.num_generation_tokens
-        latency = None  # that of the first token is known with the events that come with it: see `_finished`
-        if not state.is_prefilling:
-            latency = timestamp - stats.last_token_ts
-            note((POSITION[position if position < _LAST_POSITION else _LAST_POSITION], latency))
-        if detailed and request_id in detailed:
-            detail.run(detailed[request_id].detail, output, timestamp, latency, position)
+        sequence, state = detailed.get(output.request_id), states.get(output.request_id)
+        if sequence is not None and state is not None:
+            latency = None if state.is_prefilling else timestamp - state.stats.last_token_ts
+            hook.run(sequence.detail, output, timestamp, latency, state.stats.num_generation_tokens)
 
 
 def _before_propagate(original: Callable[..., Any], hook: Guard) -> Callable[..., Any]:

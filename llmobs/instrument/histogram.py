@@ -17,7 +17,7 @@ class Accumulator:
         self.bounds = bounds
         self.counts = [0] * len(bounds)
         self.total = 0.0
-        self.exemplars: list[Exemplar | None] | None = None
+        self.exemplars: dict[int, tuple[str, float, float]] = {}  # by bucket: trace id, value, Unix time
 
     def observe(self, value: float) -> None:
         """Count `value`."""
@@ -26,15 +26,11 @@ class Accumulator:
 
     def exemplify(self, value: float, trace_id: str, timestamp: float) -> None:
         """Keep `value`, which is observed separately, as its bucket's exemplar. `timestamp` is Unix time."""
-        if self.exemplars is None:
-            self.exemplars = [None] * len(self.bounds)
-        self.exemplars[bisect_left(self.bounds, value)] = Exemplar(trace_id, value, timestamp)
+        self.exemplars[bisect_left(self.bounds, value)] = trace_id, value, timestamp
 
     def snapshot(self) -> Histogram:
         """Return the cumulative histogram as it is now."""
-        return Histogram(
-            self.bounds,
-            tuple(accumulate(self.counts)),
-            self.total,
-            tuple(self.exemplars) if self.exemplars is not None else (),
-        )
+        exemplars: tuple[Exemplar | None, ...] = ()
+        if kept := self.exemplars:
+            exemplars = tuple(Exemplar(*kept[i]) if i in kept else None for i in range(len(self.bounds)))
+        return Histogram(self.bounds, tuple(accumulate(self.counts)), self.total, exemplars)

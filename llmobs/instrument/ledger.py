@@ -15,7 +15,7 @@ from typing import Any
 from llmobs import stats
 from llmobs.instrument.histogram import Accumulator
 from llmobs.instrument.record import Load
-from llmobs.snapshot import TOKEN_BUCKETS, EngineStats, Exemplar, Histogram
+from llmobs.snapshot import TOKEN_BUCKETS, EngineStats, Histogram
 
 _SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
 _FINISHED = ("stop", "length", "abort", "error", "repetition")
@@ -37,43 +37,46 @@ class StepLatencies:
     """Intervals between outputs by token position, counted at the inter-token bounds.
 
     vLLM's inter-token histogram (all positions together) and the decode-step histogram (by position) are both read
-    from here, so that one observation is counted once. All sequences of one step usually share one interval, so the
-    last bucket search is remembered.
+    from here, so that one observation is counted once. `unplaced` counts those whose position is not known.
     """
 
-    __slots__ = ("_last", "_last_index", "counts", "exemplars", "totals")
+    __slots__ = ("counts", "totals", "unplaced")
 
     def __init__(self) -> None:
         self.counts = [[0] * len(stats.INTER_TOKEN_BOUNDS) for _ in TOKEN_BUCKETS]
         self.totals = [0.0] * len(TOKEN_BUCKETS)
-        self.exemplars: dict[tuple[int, int], Exemplar] = {}
-        self._last = -1.0
-        self._last_index = 0
+        self.unplaced = Accumulator(stats.INTER_TOKEN_BOUNDS)
 
-    def observe(self, bucket: int, seconds: float) -> None:
-        """Count one interval in a token-position bucket."""
-        self.observe_all(((bucket, seconds),))
+    def first(self, seconds: float) -> None:
+        """Count the step that made a sequence's token 0."""
+        self.counts[0][bisect_left(stats.INTER_TOKEN_BOUNDS, seconds)] += 1
+        self.totals[0] += seconds
 
-    def observe_all(self, steps: Sequence[tuple[int, float]]) -> None:
-        """Count (token-position bucket, interval) of a whole step; written out, because it runs for every token."""
-        counts, totals, last, index = self.counts, self.totals, self._last, self._last_index
-        for bucket, seconds in steps:
+    def later(self, positions: Sequence[int], intervals: Sequence[float]) -> None:
+        """Count one step: ``intervals[i]`` seconds before the token at position ``positions[i]`` of its sequence.
+
+        ValueError when the two do not belong together. Written out, because it runs for every token; all sequences
+        of one step usually share one interval, so the last bucket search is remembered.
+        """
+        if len(positions) != len(intervals):
+            raise ValueError(f"{len(positions)} token positions for {len(intervals)} inter-token times")
+        if not positions:
+            return
+        counts, totals, place, end = self.counts, self.totals, POSITION, _LAST
+        last, index = -1.0, 0
+        for position, seconds in zip(positions, intervals):
             if seconds != last:
                 last = seconds
                 index = bisect_left(stats.INTER_TOKEN_BOUNDS, seconds)
+            bucket = place[position if position < end else end]
             counts[bucket][index] += 1
             totals[bucket] += seconds
-        self._last, self._last_index = last, index
-
-    def exemplify(self, bucket: int, seconds: float, trace_id: str, timestamp: float) -> None:
-        """Keep an interval that is observed separately as an exemplar."""
-        index = bisect_left(stats.DECODE_STEP_BOUNDS, seconds)
-        self.exemplars[bucket, index] = Exemplar(trace_id, seconds, timestamp)
 
     def inter_token(self) -> Histogram:
         """Return all positions after the first together."""
-        columns = [sum(column) for column in zip(*self.counts[1:])]
-        return Histogram(stats.INTER_TOKEN_BOUNDS, tuple(accumulate(columns)), sum(self.totals[1:]))
+        columns = [sum(column) for column in zip(self.unplaced.counts, *self.counts[1:])]
+        total = self.unplaced.total + sum(self.totals[1:])
+        return Histogram(stats.INTER_TOKEN_BOUNDS, tuple(accumulate(columns)), total)
 
     def by_position(self) -> dict[str, Histogram]:
         """Return one histogram per position bucket that has observations."""
@@ -83,10 +86,7 @@ class StepLatencies:
                 continue
             cumulative = list(accumulate(self.counts[index]))
             counts = tuple(cumulative[i] for i in _STEP_INDEX)
-            exemplars: tuple[Exemplar | None, ...] = ()
-            if self.exemplars:
-                exemplars = tuple(self.exemplars.get((index, i)) for i in range(len(counts)))
-            found[name] = Histogram(stats.DECODE_STEP_BOUNDS, counts, self.totals[index], exemplars)
+            found[name] = Histogram(stats.DECODE_STEP_BOUNDS, counts, self.totals[index])
         return found
 
 
@@ -101,11 +101,12 @@ class EngineLedger:
         self.model_name = model_name
         self.engine = engine
         self.static = static
-        self.load = Load()
-        self.load_at = 0.0  # monotonic time of the last scheduler statistics, for merging processes
+        self._latest: Any = None  # the last SchedulerStats
+        self.load_at = 0.0  # monotonic time of it, for merging processes
+        self._load = Load()
+        self._load_of: Any = None
         self.progress_at: float | None = None
         self.oldest_waiting_arrival: float | None = None  # Unix time, as the engine core says
-        self.by_reason: dict[str, float] = {}
         self.sleep: dict[str, float] = {}
         self.counters: dict[str, float] = dict.fromkeys(
             (
@@ -116,8 +117,6 @@ class EngineLedger:
         )  # fmt: skip
         self.families: dict[str, dict[str, float]] = {
             "finished": dict.fromkeys(_FINISHED, 0),
-            "lora_running": {},
-            "lora_waiting": {},
         }
         lengths = stats.length_bounds(max_model_len)
         self.step_tokens = Accumulator(stats.STEP_TOKEN_BOUNDS)
@@ -136,22 +135,30 @@ class EngineLedger:
         self.computed_length = Accumulator(lengths)
         self.steps = StepLatencies()
         self.residency: dict[str, Accumulator] = {}
-        self.plain_inter_token: Accumulator | None = None  # where positions are not seen
 
     # -- what vLLM reports -------------------------------------------------------------------------------------
 
-    def scheduler(self, s: Any, now: float) -> None:
-        """Take over one SchedulerStats. Counter-like fields in it are differences since the one before."""
-        deferred = getattr(s, "num_skipped_waiting_reqs", None)
-        waiting = getattr(s, "num_waiting_reqs", None)
-        if deferred is not None and waiting is not None:
-            self.by_reason = {"capacity": waiting, "deferred": deferred}
-            waiting += deferred
-        usage = getattr(s, "kv_cache_usage", None)
-        if usage is None:
-            usage = getattr(s, "gpu_cache_usage", None)
-        self.load = Load(getattr(s, "num_running_reqs", None), waiting, usage)
-        self.load_at = now
+    def hear(self, s: Any, at: float) -> None:
+        """Take over the gauges of one SchedulerStats that came at the monotonic time `at`."""
+        self._latest, self.load_at = s, at
+
+    @property
+    def load(self) -> Load:
+        """What the scheduler said last."""
+        latest = self._latest
+        if latest is not self._load_of:
+            waiting, deferred = getattr(latest, "num_waiting_reqs", None), _deferred(latest)
+            usage = getattr(latest, "kv_cache_usage", None)
+            if usage is None:
+                usage = getattr(latest, "gpu_cache_usage", None)
+            if waiting is not None and deferred is not None:
+                waiting += deferred
+            self._load = Load(getattr(latest, "num_running_reqs", None), waiting, usage)
+            self._load_of = latest
+        return self._load
+
+    def scheduler(self, s: Any) -> None:
+        """Count what one SchedulerStats says has happened since the one before."""
         cache = getattr(s, "prefix_cache_stats", None)
         if cache is not None and cache.queries | getattr(cache, "preempted_queries", 0):
             self.add("prefix_queries", cache.queries)
@@ -174,11 +181,9 @@ class EngineLedger:
             self.add("memory_written_bytes", getattr(perf, "num_write_bytes_per_gpu", None))
         for event in getattr(s, "kv_cache_eviction_events", None) or ():
             self._evicted(event)
-        self.families["lora_running"] = _capped(getattr(s, "running_lora_adapters", None))
-        self.families["lora_waiting"] = _capped(getattr(s, "waiting_lora_adapters", None))
 
-    def iteration(self, it: Any, now: float, *, positions: bool) -> None:
-        """Take over one IterationStats. `positions` says that the step hook has counted the inter-token times."""
+    def iteration(self, it: Any, now: float) -> None:
+        """Count one IterationStats of the monotonic time `now`, except for its inter-token times."""
         counters = self.counters
         generated = it.num_generation_tokens
         prompt = it.num_prompt_tokens
@@ -202,12 +207,21 @@ class EngineLedger:
             self.add("corrupted", getattr(it, "num_corrupted_reqs", None))
         for value in it.time_to_first_tokens_iter:
             self.ttft.observe(value)
-        if not positions:
-            self._inter_token(it)
         for value in getattr(it, "n_params_iter", ()):
             self.n.observe(value)
         for finished in it.finished_requests:
             self._finished(finished)
+
+    def inter_token(self, it: Any, positions: Sequence[int] | None) -> None:
+        """Count the inter-token times of one IterationStats; `positions` are their tokens', None where not seen."""
+        intervals = getattr(it, "inter_token_latencies_iter", None)
+        if intervals is None:
+            intervals = getattr(it, "time_per_output_tokens_iter", None) or ()
+        if positions is not None:
+            self.steps.later(positions, intervals)
+            return
+        for seconds in intervals:
+            self.steps.unplaced.observe(seconds)
 
     def mm_cache(self, cache: Any) -> None:
         """Take over one MultiModalCacheStats."""
@@ -250,15 +264,6 @@ class EngineLedger:
             for value in values:
                 self.residency.setdefault(name, Accumulator(stats.QUEUE_BOUNDS)).observe(value)
 
-    def _inter_token(self, it: Any) -> None:
-        values = getattr(it, "inter_token_latencies_iter", None)
-        if values is None:
-            values = getattr(it, "time_per_output_tokens_iter", None) or ()
-        if self.plain_inter_token is None:
-            self.plain_inter_token = Accumulator(stats.INTER_TOKEN_BOUNDS)
-        for value in values:
-            self.plain_inter_token.observe(value)
-
     def _finished(self, f: Any) -> None:
         self.add_to("finished", str(f.finish_reason))
         self.e2e.observe(f.e2e_latency)
@@ -292,20 +297,25 @@ class EngineLedger:
         if busy_since is not None:
             since = max(0.0, now - max(busy_since, self.progress_at or busy_since))
         oldest = self.oldest_waiting_arrival
-        inter_token = self.plain_inter_token.snapshot() if self.plain_inter_token else self.steps.inter_token()
+        load, deferred = self.load, _deferred(self._latest)
+        by_reason: dict[str, float] = {}
+        if load.waiting is not None and deferred is not None:
+            by_reason = {"capacity": load.waiting - deferred, "deferred": deferred}
         return EngineStats(
             model_name=self.model_name,
             engine=str(self.engine),
-            running=self.load.running,
-            waiting=self.load.waiting,
-            waiting_by_reason=self.by_reason,
-            kv_cache_usage=self.load.kv_cache_usage,
+            running=load.running,
+            waiting=load.waiting,
+            waiting_by_reason=by_reason,
+            kv_cache_usage=load.kv_cache_usage,
+            lora_running=_capped(getattr(self._latest, "running_lora_adapters", None)),
+            lora_waiting=_capped(getattr(self._latest, "waiting_lora_adapters", None)),
             oldest_waiting_seconds=max(0.0, wall - oldest) if oldest is not None else None,
             seconds_since_progress=since,
             sleep_state=self.sleep,
             step_tokens=self.step_tokens.snapshot(),
             time_to_first_token=self.ttft.snapshot(),
-            inter_token_latency=inter_token,
+            inter_token_latency=self.steps.inter_token(),
             time_per_output_token=self.time_per_output_token.snapshot(),
             e2e_latency=self.e2e.snapshot(),
             queue_time=self.queue.snapshot(),
@@ -326,6 +336,12 @@ class EngineLedger:
             **self.static,
             **shared,
         )
+
+
+def _deferred(latest: Any) -> int | None:
+    """Return how many requests wait for something else than capacity; None where the version does not tell."""
+    deferred: int | None = getattr(latest, "num_skipped_waiting_reqs", None)
+    return deferred
 
 
 def _capped(adapters: dict[str, int] | None) -> dict[str, float]:

@@ -10,14 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 from llmobs.instrument.guard import guard
-from llmobs.instrument.patch import wrap
+from llmobs.instrument.patch import find, wrap
+
+#: What loads the plugins of `vllm.stat_logger_plugins`. The name of the group is a constant from 0.12 on only.
+PLUGINS = "vllm.v1.metrics.loggers:load_stat_logger_plugin_factories"
 
 
 def install() -> bool:
     """Hook AsyncLLM where this version needs it; return whether it did."""
-    import vllm.plugins
-
-    if hasattr(vllm.plugins, "STAT_LOGGER_PLUGINS_GROUP"):
+    if find(PLUGINS) is not None:
         return False
     hook = guard("stat_logger")
 

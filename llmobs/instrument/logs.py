@@ -10,7 +10,7 @@ a few lines: every wake-up would take the interpreter from the event loop, which
 from __future__ import annotations
 
 import atexit
-import json
+import functools
 import logging
 import logging.handlers
 import multiprocessing.util
@@ -20,12 +20,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from llmobs.instrument import jsontext
 from llmobs.instrument.guard import logger
 from llmobs.instrument.settings import InstrumentSettings
 
@@ -34,26 +34,26 @@ _BATCH = 256
 _PAUSE = 0.2
 #: Lines between two moments at which other threads may run.
 _PACE = 8
-#: The fields that come first in every line, in this order.
-_FIRST = ("event", "timestamp", "level")
 
 
 def iso(wall: float) -> str:
     """Return a Unix time as ISO 8601 in UTC with milliseconds."""
-    return datetime.fromtimestamp(wall, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    seconds, milliseconds = divmod(int(wall * 1000), 1000)
+    return f"{_iso_seconds(seconds)}.{milliseconds:03d}Z"
 
 
-def _order(_logger: Any, level: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    head = {"event": event.pop("event"), "timestamp": iso(event.pop("wall")), "level": level}
-    return head | dict(event)
+@functools.lru_cache(4)
+def _iso_seconds(wall: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(wall))
 
 
-# Anything json doesn't know, from a vLLM setting for example, is shown as text.
-_encode = json.JSONEncoder(default=str, ensure_ascii=False, separators=(",", ":")).encode
+def _flat(_logger: Any, level: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    # The fields come in one piece: given as keywords, structlog would copy them four times.
+    return {"event": event["event"], "timestamp": iso(event["wall"]), "level": level, **event["fields"]}
 
 
 def _dumps(value: Any, **_options: Any) -> str:
-    return _encode(value)
+    return jsontext.encode(value).decode()
 
 
 class _Collect:
@@ -109,10 +109,9 @@ class LogWriter:
         self._collect = _Collect()
         self._log: Any = structlog.wrap_logger(
             self._collect,
-            processors=[_order, structlog.processors.JSONRenderer(serializer=_dumps)],
+            processors=[_flat, structlog.processors.JSONRenderer(serializer=_dumps)],
             wrapper_class=structlog.BoundLogger,
-            cache_logger_on_first_use=True,
-        )
+        ).bind()
         self._sinks: list[Callable[[str], None]] = []
         if settings.log_stderr:
             self._sinks.append(stderr or _write_stderr)
@@ -183,7 +182,7 @@ class LogWriter:
                     continue
                 level, event, fields, wall = item
                 values = fields() if callable(fields) else fields
-                getattr(self._log, level)(event, wall=wall, **values)
+                getattr(self._log, level)(event, wall=wall, fields=values)
             except Exception as error:  # noqa: BLE001  one bad event must not cost the others
                 self._drop(1, f"an event could not be rendered: {error!r}")
         lines, self._collect.lines = self._collect.lines, []

@@ -6,11 +6,11 @@ pure ASGI (Starlette's BaseHTTPMiddleware breaks back-pressure and cancellation)
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from llmobs.instrument import ids
 from llmobs.instrument import record as records
 from llmobs.instrument import runtime as runtimes
 from llmobs.instrument.endpoints import OPERATIONS
@@ -43,27 +43,26 @@ class Middleware:
         self._hook = guard("http")
         self._disabled = is_disabled()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection; anything that is not ours goes straight to the application."""
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Handle one connection; anything that is not ours goes straight to the application.
+
+        No coroutine of its own, so that the event loop has one less to go through each time the request wakes up.
+        """
         if scope["type"] != "http" or self._disabled:
-            await self.app(scope, receive, send)
-            return
+            return self.app(scope, receive, send)
         path = scope["path"]
         if root := scope.get("root_path"):
             path = path.removeprefix(root)
         if path == "/stats" and scope["method"] in ("GET", "HEAD") and SEEN not in scope:
-            await answer(scope, receive, send, self.app)
-            return
+            return answer(scope, receive, send, self.app)
         runtime = runtimes.get()
         if runtime is None or path not in OPERATIONS or scope["method"] != "POST" or SEEN in scope:
-            await self.app(scope, receive, send)
-            return
+            return self.app(scope, receive, send)
         begun = self._hook.run(_begin, runtime, scope, path)
         if begun is None:
-            await self.app(scope, receive, send)
-            return
+            return self.app(scope, receive, send)
         record, inner = begun
-        await self._follow(runtime, record, inner, receive, send)
+        return self._follow(runtime, record, inner, receive, send)
 
     async def _follow(
         self, runtime: Runtime, record: RequestRecord, scope: Scope, receive: Receive, send: Send
@@ -94,35 +93,24 @@ class Middleware:
 
 def _begin(runtime: Runtime, scope: Scope, path: str) -> tuple[RequestRecord, Scope]:
     headers = list(scope["headers"])
-    request_id = traceparent = None
-    client: Any = None
-    for name, value in headers:
-        if name == b"x-request-id":
-            request_id = value
-        elif name == b"traceparent":
-            traceparent = value
-        if name == runtime.settings.client_header:
-            client = value
-    if request_id:
+    given = dict(headers)
+    if request_id := given.get(b"x-request-id"):
         identity = request_id[:_MAX_ID].decode("latin-1")
     else:
         # vLLM, which would make up an id of its own, sees ours: header, engine, logs, and trace agree.
-        identity = f"{random.getrandbits(128):032x}"  # an id, not a secret: no system call for it
+        identity = ids.hexadecimal(32)
         headers.append((b"x-request-id", identity.encode()))
     record = RequestRecord(identity, path)
     record.scheme = scope.get("scheme")
-    peer = scope.get("client")
-    if client is None and peer:
+    client: Any = given.get(runtime.settings.client_header)
+    if client is None and (peer := scope.get("client")):
         client = peer[0]
     if client is not None:
         record.client = hash(client)
-    if traceparent is not None:
+    if traceparent := given.get(b"traceparent"):
         record.trace = parse_traceparent(traceparent)
     runtime.begin(record, headers)
-    inner = dict(scope)
-    inner["headers"] = headers
-    inner[SEEN] = record
-    return record, inner
+    return record, {**scope, "headers": headers, SEEN: record}
 
 
 def _received(record: RequestRecord, message: Message) -> None:
@@ -143,7 +131,7 @@ def _sending(record: RequestRecord, message: Message) -> None:
         record.status = message["status"]
         record.response_started_at = time.monotonic()
         headers = list(message.get("headers", ()))
-        names = {name.lower(): value for name, value in headers}
+        names = dict(headers)  # in lower case, as ASGI has them
         record.stream = names.get(b"content-type", b"").startswith(b"text/event-stream")
         if b"x-request-id" not in names:
             headers.append((b"x-request-id", record.request_id.encode("latin-1")))
@@ -185,14 +173,14 @@ class Outermost:
         self._stack = stack
         self._chosen: App | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Pass everything to the stack, through our middleware where that belongs."""
         chosen = self._chosen
         if chosen is None:
             chosen = self._stack
             if scope["type"] == "http":
                 chosen = self._chosen = guard("http").run(self._choose, scope.get("app")) or self._stack
-        await chosen(scope, receive, send)
+        return chosen(scope, receive, send)
 
     def _choose(self, app: Any) -> App:
         state = getattr(app, "state", None)

@@ -14,7 +14,8 @@ from typing import Any
 
 from llmobs.instrument.guard import Guard, logger
 
-_MARK = "__llmobs_original__"
+#: Names of the guards whose wrappers a function carries.
+_MARK = "__llmobs_guards__"
 
 
 def find(path: str) -> tuple[Any, str] | None:
@@ -35,8 +36,8 @@ def find(path: str) -> tuple[Any, str] | None:
 def wrap(path: str, guard: Guard, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
     """Replace the function at `path` by ``make(original)``; return False where this version does not have it.
 
-    Doing it twice changes nothing. When the guard gives up, the original comes back, unless somebody else has
-    wrapped ours in the meantime; then ours stays and only passes calls on.
+    Doing it twice for the same guard changes nothing. When the guard gives up, the original comes back, unless somebody
+    else has wrapped ours in the meantime; then ours stays and only passes calls on.
     """
     place = find(path)
     if place is None:
@@ -45,12 +46,13 @@ def wrap(path: str, guard: Guard, make: Callable[[Callable[..., Any]], Callable[
     original = inspect.getattr_static(owner, attribute)
     static = isinstance(original, staticmethod)
     function = original.__func__ if static else original
-    if hasattr(function, _MARK):
+    guards: tuple[str, ...] = getattr(function, _MARK, ())
+    if guard.name in guards:
         return True
     if not callable(function):
         return False
     wrapper = functools.wraps(function)(make(function))
-    setattr(wrapper, _MARK, function)
+    setattr(wrapper, _MARK, (*guards, guard.name))
     replacement = staticmethod(wrapper) if static else wrapper
     setattr(owner, attribute, replacement)
 

@@ -69,61 +69,41 @@ class SequenceRecord:
     the first, index of the first new token).
     """
 
-    __slots__ = (
-        "detail",
-        "ended_at",
-        "engine",
-        "finish_reason",
-        "params",
-        "request",
-        "state",
-        "stats",
-        "submitted_at",
-    )  # fmt: skip
+    ended_at: float | None = None
+    finish_reason: str | None = None
+    detail: Any = None
 
-    def __init__(self, request: RequestRecord, state: Any, submitted_at: float) -> None:
+    def __init__(self, request: RequestRecord, state: Any, submitted_at: float, params: Any = None) -> None:
         self.request = request
         self.state = state
         self.stats = getattr(state, "stats", None)
         self.submitted_at = submitted_at
-        self.ended_at: float | None = None
-        self.finish_reason: str | None = None
-        self.engine: int | None = None
-        self.detail: Any = None
-        self.params: Any = None  # vLLM's SamplingParams
+        self.params = params  # vLLM's SamplingParams
 
 
 class RequestRecord:
     """Everything seen of one request so far."""
 
-    __slots__ = (
-        "body_at",
-        "body_head",
-        "client",
-        "death_reason",
-        "disconnected_at",
-        "ended_at",
-        "endpoint",
-        "error_body",
-        "first_byte_at",
-        "http",
-        "last_byte_at",
-        "load",
-        "outlier",
-        "rejection",
-        "request_id",
-        "response_complete",
-        "response_started_at",
-        "scheme",
-        "sequences",
-        "spans",
-        "started",
-        "started_wall",
-        "status",
-        "stream",
-        "stream_error",
-        "trace",
-    )  # fmt: skip
+    # Class attributes, so that a new record sets only what it has: one is made while the engine waits for the request.
+    trace: TraceContext | None = None
+    client: int | None = None  # hash of the header that names the client
+    load = UNKNOWN_LOAD  # at arrival
+    scheme: str | None = None  # http or https
+    body_at: float | None = None  # last piece of the request's body received
+    body_head = b""  # first piece of it, kept only while the request lives
+    status: int | None = None
+    stream = False
+    response_started_at: float | None = None  # status line sent
+    first_byte_at: float | None = None  # first piece of the response's body sent
+    last_byte_at: float | None = None  # last piece of it, so far
+    response_complete = False
+    disconnected_at: float | None = None
+    error_body = b""
+    stream_error = b""
+    rejection: str | None = None  # vLLM's admission control refused it, with this reason
+    death_reason: str | None = None  # the engine died while this was in flight: oom or engine_dead
+    ended_at: float | None = None
+    spans: Any = None  # the tracer's own; nobody else touches it
 
     def __init__(self, request_id: str, endpoint: str | None, *, http: bool = True) -> None:
         self.request_id = request_id
@@ -131,27 +111,7 @@ class RequestRecord:
         self.http = http
         self.started = time.monotonic()
         self.started_wall = time.time()
-        self.trace: TraceContext | None = None
-        self.client: int | None = None  # hash of the header that names the client
-        self.load = UNKNOWN_LOAD  # at arrival
         self.sequences: list[SequenceRecord] = []
-        self.body_at: float | None = None  # last piece of the request's body received
-        self.body_head = b""  # first piece of it, kept only while the request lives
-        self.status: int | None = None
-        self.stream = False
-        self.response_started_at: float | None = None  # status line sent
-        self.first_byte_at: float | None = None  # first piece of the response's body sent
-        self.last_byte_at: float | None = None  # last piece of it, so far
-        self.scheme: str | None = None  # http or https
-        self.response_complete = False
-        self.disconnected_at: float | None = None
-        self.error_body = b""
-        self.stream_error = b""
-        self.rejection: str | None = None  # vLLM's admission control refused it, with this reason
-        self.death_reason: str | None = None  # the engine died while this was in flight: oom or engine_dead
-        self.outlier = False
-        self.ended_at: float | None = None
-        self.spans: Any = None  # the tracer's own; nobody else touches it
 
     @property
     def unfinished(self) -> bool:

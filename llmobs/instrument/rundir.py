@@ -78,7 +78,7 @@ def names(path: Path | None, prefix: str) -> list[str]:
     if path is None:
         return []
     with contextlib.suppress(OSError):
-        return sorted(entry.name for entry in path.iterdir() if entry.name.startswith(prefix))
+        return sorted(name for name in os.listdir(path) if name.startswith(prefix))  # noqa: PTH208  names only
     return []
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from llmobs.instrument import rundir
 from llmobs.instrument.assemble import assemble
 from llmobs.instrument.beat import BeatReader
 from llmobs.instrument.clients import Clients
-from llmobs.instrument.guard import guard, guards, logger
+from llmobs.instrument.guard import Guard, guard, guards, logger
 from llmobs.instrument.ledger import EngineLedger
 from llmobs.instrument.logs import LogWriter
 from llmobs.instrument.outcome import COMPLETED, Outcome, classify
@@ -30,20 +31,32 @@ NEAR_LIMIT = 0.9
 #: one batch tend to end together, and until their answers are out and the next ones in, the engine waits for us.
 SETTLE_SECONDS = 0.05
 _SETTLE_AT_ONCE = 16
+#: Messages of the engine core that are counted together: alone each finds our code and data fallen out of the
+#: processor's cache, and takes five times as long. Fewer are counted with the next request, tick or reader.
+_STEPS_AT_ONCE = 32
 
 
-class _Ended(NamedTuple):
-    """A request that has ended at `at`, under what load, and why the engine was dead then, if it was."""
+class Step(NamedTuple):
+    """One message of the engine core to be counted: vLLM's objects, None where it has none.
 
-    record: RequestRecord
-    raised: BaseException | None
+    `positions` are the token positions of its inter-token times, None where they are not seen; `at` is monotonic.
+    """
+
+    ledger: EngineLedger
+    scheduler: Any
+    iteration: Any
+    positions: list[int] | None
+    mm_cache: Any
     at: float
-    load: Load
-    death: str | None
 
 
-class Observer(Protocol):
-    """Somebody who follows requests, spans for example. Called inside a guard of that name."""
+#: A request that has ended: its record, what left the application, when (monotonic), under what load, and why the
+#: engine was dead then, if it was.
+_Ended = tuple[RequestRecord, BaseException | None, float, Load, str | None]
+
+
+class Observer:
+    """Somebody who follows requests, spans for example. Called inside a guard of that name, if it has the method."""
 
     name: str
 
@@ -85,10 +98,13 @@ class Runtime:
         self.first = self.ledgers[engines[0]]
         self.active: set[RequestRecord] = set()
         self._ended: deque[_Ended] = deque()
+        self._steps: deque[Step] = deque()
         self._settling = False
         self.sequences: dict[str, SequenceRecord] = {}  # by the engine's request id, unfinished only
         self.detailed: dict[str, SequenceRecord] = {}  # those of them with `detail`
-        self.observers: list[Observer] = []
+        self.on_started: list[tuple[Guard, Callable[..., None]]] = []
+        self.on_submitted: list[tuple[Guard, Callable[..., None]]] = []
+        self.on_finished: list[tuple[Guard, Callable[..., None]]] = []
         self.clients = Clients(settings.outlier_factor)
         self.failed: dict[str, float] = dict.fromkeys(FAILURE_REASONS, 0)
         self.oom: dict[str, float] = dict.fromkeys(OOM_KINDS, 0)
@@ -113,21 +129,35 @@ class Runtime:
         for engine in engines:
             self.ledgers[engine] = EngineLedger(self.first.model_name, engine, self._static, self.max_model_len)
 
+    def add_observer(self, observer: Observer) -> None:
+        """Let `observer` hear of all requests, before those that were added earlier.
+
+        What it does not do itself is not called at all: a call costs more than it seems, see `_STEPS_AT_ONCE`.
+        """
+        hook = guard(observer.name)
+        for name, calls in (
+            ("started", self.on_started),
+            ("submitted", self.on_submitted),
+            ("finished", self.on_finished),
+        ):
+            if getattr(type(observer), name) is not getattr(Observer, name):
+                calls.insert(0, (hook, getattr(observer, name)))
+
     # -- requests --------------------------------------------------------------------------------------------------
 
     def begin(self, record: RequestRecord, headers: list[tuple[bytes, bytes]]) -> None:
         """A request arrived."""
         record.load = self.load()
         self.active.add(record)
-        for observer in self.observers:
-            guard(observer.name).run(observer.started, record, headers)
+        for hook, started in self.on_started:
+            hook.run(started, record, headers)
 
     def end(self, record: RequestRecord, raised: BaseException | None) -> None:
         """A request has ended; calling it again does nothing. What follows from that is done a moment later."""
         if record not in self.active:
             return
         self.active.discard(record)
-        self._ended.append(_Ended(record, raised, time.monotonic(), self.load(), self.death))
+        self._ended.append((record, raised, time.monotonic(), self.load(), self.death))
         if self._settling:
             return
         try:
@@ -139,12 +169,14 @@ class Runtime:
         loop.call_later(SETTLE_SECONDS, self._settle_some, loop)
 
     def settle(self) -> None:
-        """Count, log and trace every request that has ended so far. On the event loop, or when it is gone."""
+        """Count all steps, and count, log and trace all requests that have ended. On the event loop, or without it."""
+        self._count_steps()
         hook = guard("http")
         while self._ended:
             hook.run(self._settle, self._ended.popleft())
 
     def _settle_some(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._count_steps()
         hook = guard("http")
         for _ in range(min(_SETTLE_AT_ONCE, len(self._ended))):
             hook.run(self._settle, self._ended.popleft())
@@ -154,8 +186,8 @@ class Runtime:
             self._settling = False
 
     def _settle(self, ended: _Ended) -> None:
-        record = ended.record
-        outcome = classify(record, timeout=self.settings.timeout, raised=ended.raised, dead=ended.death)
+        record, raised, at, load, death = ended
+        outcome = classify(record, timeout=self.settings.timeout, raised=raised, dead=death)
         if outcome is COMPLETED:
             self.completed += 1
         elif outcome.reason is not None:
@@ -163,10 +195,10 @@ class Runtime:
         if record.http and record.status is not None:
             group = f"{record.status // 100}xx"
             self.http[group] = self.http.get(group, 0) + 1
-        facts = self.facts(record, outcome, ended.at, ended.load)
+        facts = self.facts(record, outcome, at, load)
         self._observe(record, facts)
-        for observer in self.observers:
-            guard(observer.name).run(observer.finished, record, facts)
+        for hook, finished in self.on_finished:
+            hook.run(finished, record, facts)
         # Request and sequences refer to each other: left so, only the garbage collector would free them, and what
         # vLLM keeps of them with it.
         record.sequences.clear()
@@ -206,6 +238,24 @@ class Runtime:
 
     # -- the engine --------------------------------------------------------------------------------------------------
 
+    def stepped(self, step: Step) -> None:
+        """A message of the engine core came. Its gauges are known from now on, and it is counted with others."""
+        if step.scheduler is not None:
+            step.ledger.hear(step.scheduler, step.at)
+        self._steps.append(step)
+        if len(self._steps) >= _STEPS_AT_ONCE:
+            self._count_steps()
+
+    def _count_steps(self) -> None:
+        hook, positions = guard("stat_logger"), guard("steps")
+        while self._steps:
+            step = self._steps.popleft()
+            hook.run(_count, step)
+            if step.iteration is not None:
+                (hook if step.positions is None else positions).run(
+                    step.ledger.inter_token, step.iteration, step.positions
+                )
+
     def load(self) -> Load:
         """Return the load now: requests summed over the engines, KV usage as their mean."""
         if len(self.ledgers) == 1:
@@ -233,10 +283,9 @@ class Runtime:
         With one engine every sequence in flight is its work, also when a frozen engine never reports it as running.
         """
         ledger = self.ledgers[engine]
-        if len(self.ledgers) == 1 or not ledger.load.running:
-            times = [s.submitted_at for s in self.sequences.values() if len(self.ledgers) == 1 or s.engine == engine]
-            return min(times) if times else None
-        return ledger.progress_at or ledger.load_at
+        if len(self.ledgers) > 1:
+            return (ledger.progress_at or ledger.load_at) if ledger.load.running else None
+        return min((s.submitted_at for s in self.sequences.values()), default=None)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -273,6 +322,16 @@ class Runtime:
                 "spans": float(self.spans_dropped + self.workers.get("spans_dropped", 0)),
             },
         )
+
+
+def _count(step: Step) -> None:
+    ledger = step.ledger
+    if step.scheduler is not None:
+        ledger.scheduler(step.scheduler)
+    if step.iteration is not None:
+        ledger.iteration(step.iteration, step.at)
+    if step.mm_cache is not None:
+        ledger.mm_cache(step.mm_cache)
 
 
 _runtime: Runtime | None = None

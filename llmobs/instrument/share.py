@@ -36,24 +36,23 @@ def tick(runtime: Runtime) -> None:
 
 def _collect(runtime: Runtime) -> None:
     """Read what workers and engine cores have left in the run folder."""
-    found: dict[str, Any] = {}
-    for name in rundir.names(runtime.run_dir, "memory-"):
-        engine, rank = name.split("-")[1:3]
-        memory = rundir.read(runtime.run_dir, name) or {}
-        facts = found.setdefault(f"engine-{engine}", {})
-        for fact in ("allocated", "reserved"):
-            if fact in memory:
-                facts.setdefault(f"worker_memory_{fact}", {})[rank] = memory[fact]
-    for name in rundir.names(runtime.run_dir, "hooks-"):
-        for hook, (active, errors) in (rundir.read(runtime.run_dir, name) or {}).items():
-            if errors or hook not in found.get("hooks", {}):
-                found.setdefault("hooks", {})[hook] = (active, errors)
-    dropped = len(rundir.names(runtime.run_dir, "journal-dropped-"))
-    if dropped:
-        found["journal_dropped"] = dropped
-    found["spans_dropped"] = sum(
-        rundir.read(runtime.run_dir, name) or 0 for name in rundir.names(runtime.run_dir, "spans-dropped-")
-    )
+    found: dict[str, Any] = {"spans_dropped": 0}
+    for name in rundir.names(runtime.run_dir, ""):
+        if name.startswith("memory-"):
+            engine, rank = name.split("-")[1:3]
+            memory = rundir.read(runtime.run_dir, name) or {}
+            facts = found.setdefault(f"engine-{engine}", {})
+            for fact in ("allocated", "reserved"):
+                if fact in memory:
+                    facts.setdefault(f"worker_memory_{fact}", {})[rank] = memory[fact]
+        elif name.startswith("hooks-"):
+            for hook, (active, errors) in (rundir.read(runtime.run_dir, name) or {}).items():
+                if errors or hook not in found.get("hooks", {}):
+                    found.setdefault("hooks", {})[hook] = (active, errors)
+        elif name.startswith("journal-dropped-"):
+            found["journal_dropped"] = found.get("journal_dropped", 0) + 1
+        elif name.startswith("spans-dropped-"):
+            found["spans_dropped"] += rundir.read(runtime.run_dir, name) or 0
     runtime.workers = found
 
 

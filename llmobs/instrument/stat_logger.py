@@ -11,7 +11,7 @@ from vllm.v1.metrics import loggers
 from llmobs.instrument import frontend, startup
 from llmobs.instrument import runtime as runtimes
 from llmobs.instrument.guard import guard
-from llmobs.instrument.runtime import Runtime
+from llmobs.instrument.runtime import Runtime, Step
 
 # The aggregate base (0.11.1+) is one instance for all engines and hears of sleep and admission; older versions get one
 # instance per engine.
@@ -23,6 +23,7 @@ class StatLogger(_Base):  # type: ignore[misc]
 
     def __init__(self, vllm_config: Any, engine_indexes: Any = None, engine_index: int = 0) -> None:
         self._guard = guard("stat_logger")
+        self._steps = guard("steps")
         if isinstance(engine_indexes, int):
             engine_index, engine_indexes = engine_indexes, None
         self._engine = engine_index
@@ -35,25 +36,17 @@ class StatLogger(_Base):  # type: ignore[misc]
 
     def _record(self, scheduler: Any, iteration: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         runtime = self._runtime
-        steps = frontend.pending
+        positions = None
+        if self._steps.active:
+            positions = frontend.positions[:]
+            frontend.positions.clear()
         if runtime is None:
-            steps.clear()
             return
         engine = kwargs.get("engine_idx")
         if engine is None:
             engine = args[-1] if args and isinstance(args[-1], int) else self._engine
-        ledger = runtime.ledgers.get(engine, runtime.first)
-        now = time.monotonic()
-        if scheduler is not None:
-            ledger.scheduler(scheduler, now)
-        if steps:
-            ledger.steps.observe_all(steps)
-            steps.clear()
-        if iteration is not None:
-            ledger.iteration(iteration, now, positions=guard("steps").active)
-        mm_cache = kwargs.get("mm_cache_stats")
-        if mm_cache is not None:
-            ledger.mm_cache(mm_cache)
+        ledger = runtime.ledgers.get(engine) or runtime.first
+        runtime.stepped(Step(ledger, scheduler, iteration, positions, kwargs.get("mm_cache_stats"), time.monotonic()))
         if runtime.loop is None:
             runtime.loop = asyncio.get_running_loop()
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import os
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from llmobs import stats
+from llmobs.instrument import jsontext, share
 from llmobs.instrument import runtime as runtimes
-from llmobs.instrument import share
 from llmobs.instrument.guard import guard
 from llmobs.instrument.runtime import Runtime
 
@@ -50,16 +49,12 @@ async def answer(scope: MutableMapping[str, Any], receive: Any, send: _Send, fal
 def render(runtime: Runtime) -> bytes:
     """Return the document of this process, at one instant."""
     runtime.settle()
-    return _dump(stats.encode(share.own(runtime)))
+    return jsontext.encode(stats.encode(share.own(runtime)))
 
 
 def render_shared(runtime: Runtime) -> bytes:
     """Return the document of all API server processes together."""
-    return _dump(stats.encode(share.together(runtime)))
-
-
-def _dump(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+    return jsontext.encode(stats.encode(share.together(runtime)))
 
 
 def authorized(scope: MutableMapping[str, Any]) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import Any
 
+from llmobs.instrument import jsontext
 from llmobs.instrument.guard import guard
 from llmobs.instrument.logs import iso
 from llmobs.instrument.patch import when_imported, wrap
@@ -37,7 +37,7 @@ class JsonFormatter(logging.Formatter):
             values["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             values["stack"] = self.formatStack(record.stack_info)
-        return json.dumps(values, ensure_ascii=False, default=str)
+        return jsontext.encode(values).decode()
 
 
 def install() -> None:

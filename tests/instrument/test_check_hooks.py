@@ -27,14 +27,10 @@ def _in_the_source() -> set[str]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "guard":
                 found |= {a.value for a in node.args if isinstance(a, ast.Constant)}
-            elif isinstance(node, ast.ClassDef):
-                methods = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
-                if {"started", "submitted", "finished"} <= methods:
-                    found |= {
-                        n.value.value
-                        for n in node.body
-                        if isinstance(n, ast.Assign) and isinstance(n.value, ast.Constant)
-                    }
+            elif isinstance(node, ast.ClassDef) and "Observer" in [b.id for b in node.bases if isinstance(b, ast.Name)]:
+                found |= {
+                    n.value.value for n in node.body if isinstance(n, ast.Assign) and isinstance(n.value, ast.Constant)
+                }
     return found
 
 

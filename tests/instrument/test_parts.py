@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
+import os
+import random
 import sys
 import types
 from dataclasses import dataclass, field
@@ -13,8 +16,10 @@ from typing import Any
 
 import pytest
 
-from llmobs.instrument import backend, config, guard, journaling, oom, patch, rundir
+from llmobs.instrument import backend, config, guard, ids, journaling, jsontext, legacy, oom, patch, rundir
+from llmobs.instrument.beat import BeatReader
 from llmobs.instrument.record import parse_traceparent
+from llmobs.instrument.settings import InstrumentSettings
 from llmobs.journal import JournalEntry
 
 
@@ -220,3 +225,91 @@ def test_the_batch_of_a_step_is_listed_with_its_lengths() -> None:
         scheduled_cached_reqs=SimpleNamespace(req_ids=["old"], num_computed_tokens=[11], num_output_tokens=[5]),
     )
     assert backend._batch(step) == (("new", 3, 0), ("old", 7, 5))
+
+
+def test_two_guards_may_watch_one_function(module: Any) -> None:
+    """The second is not taken for the first; each is placed once."""
+    first, second = guard.Guard("first"), guard.Guard("second")
+    for hook, amount in ((first, 10), (second, 100), (first, 1000)):
+        assert patch.wrap("llmobs_test_target:Thing.value", hook, lambda f, n=amount: lambda self: f(self) + n)  # type: ignore[misc]
+    assert module.Thing().value() == 111
+
+
+def test_ids_differ_in_every_server_and_every_child() -> None:
+    """vLLM seeds the global generator, and forks: neither gives two requests the same id."""
+    random.seed(0)
+    before = ids.hexadecimal(32)
+    random.seed(0)
+    assert ids.hexadecimal(32) != before
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:  # nothing of pytest may run in it
+        os.write(write, ids.octets(16))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 16) != ids.octets(16)
+    assert len(ids.hexadecimal(48)) == 48
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"a": [1, 2.5, None, True, "größer"]}, '{"a":[1,2.5,null,true,"größer"]}'),
+        ({"a": float("nan"), "b": [float("inf")]}, '{"a":null,"b":[null]}'),
+        ({"a": 2**70, 7: "b"}, '{"a":1180591620717411303424,"7":"b"}'),
+        ({"a": Path("/x")}, '{"a":"/x"}'),
+    ],
+)
+def test_json_is_the_same_with_and_without_msgspec(
+    value: Any, text: str, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What JSON has no word for is null or text in both."""
+    if not fast:
+        monkeypatch.setattr(jsontext, "_fast", None)
+    assert json.loads(jsontext.encode(value)) == json.loads(text)
+
+
+def test_json_of_half_a_character_is_still_json() -> None:
+    """A model may emit half a surrogate pair, which UTF-8 cannot hold."""
+    assert json.loads(jsontext.encode({"a": "x\ud800"})) == {"a": "x\ud800"}
+
+
+def test_the_oldest_waiting_request_is_published_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all queues the version has, also when it puts a new queue in the place of one; nothing waiting is 0."""
+    monkeypatch.setenv("LLMOBS_RUN_DIR", str(tmp_path))
+    waiting = [SimpleNamespace(arrival_time=20.0)]
+    scheduler = SimpleNamespace(vllm_config=None, waiting=waiting, kv_holding_waiting=[])
+    seen = backend._Backend(InstrumentSettings())
+    reader = BeatReader(tmp_path, 0)
+    found = []
+    for change in ({}, {"kv_holding_waiting": [SimpleNamespace(arrival_time=10.0)]}, {"kv_holding_waiting": []}):
+        vars(scheduler).update(change)
+        seen.queue_seen(scheduler)
+        found.append(reader.oldest_arrival())
+    waiting.clear()
+    seen.queue_seen(scheduler)
+    assert [*found, reader.oldest_arrival()] == [20.0, 10.0, 20.0, 0.0]
+
+
+@pytest.mark.parametrize("loads_plugins", [True, False])
+def test_the_stat_logger_is_added_only_where_vllm_does_not_load_it(
+    loads_plugins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0.11.1 and 0.11.2 load the plugin group without having its name as a constant."""
+    loggers, engine = types.ModuleType("loggers"), types.ModuleType("async_llm")
+    if loads_plugins:
+        loggers.load_stat_logger_plugin_factories = list  # type: ignore[attr-defined]
+
+    class AsyncLLM:
+        def __init__(self) -> None:
+            self.made = True
+
+    engine.AsyncLLM = AsyncLLM  # type: ignore[attr-defined]
+    for name in ("vllm", "vllm.v1", "vllm.v1.metrics", "vllm.v1.engine"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, "vllm.v1.metrics.loggers", loggers)
+    monkeypatch.setitem(sys.modules, "vllm.v1.engine.async_llm", engine)
+    assert legacy.install() is not loads_plugins
+    assert AsyncLLM().made

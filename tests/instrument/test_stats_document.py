@@ -16,9 +16,10 @@ from llmobs import stats
 from llmobs.instrument import runtime as runtimes
 from llmobs.instrument import share, stats_page
 from llmobs.instrument.clients import Clients
+from llmobs.instrument.guard import guard
 from llmobs.instrument.ledger import EngineLedger, position_bucket
 from llmobs.instrument.logs import LogWriter
-from llmobs.instrument.runtime import Runtime
+from llmobs.instrument.runtime import Runtime, Step
 from llmobs.instrument.settings import InstrumentSettings, load
 from llmobs.snapshot import FACTS, TOKEN_BUCKETS, Exemplar
 
@@ -70,7 +71,7 @@ def test_waiting_contains_the_deferred_in_every_version(
 ) -> None:
     """From 0.20 vLLM reports deferred requests apart; the sum means the same in all versions."""
     ledger = EngineLedger("m", 0, {}, 1024)
-    ledger.scheduler(SimpleNamespace(num_running_reqs=1, gpu_cache_usage=0.25, **fields), 1.0)
+    ledger.hear(SimpleNamespace(num_running_reqs=1, gpu_cache_usage=0.25, **fields), 1.0)
     snapshot = ledger.snapshot(now=1.0, wall=1.0, busy_since=None, shared={})
     assert (snapshot.waiting, dict(snapshot.waiting_by_reason), snapshot.kv_cache_usage) == (waiting, by_reason, 0.25)
 
@@ -93,18 +94,53 @@ def test_token_positions_fall_into_their_buckets() -> None:
 def test_step_latencies_are_counted_once_and_read_twice() -> None:
     """The inter-token histogram holds all positions after the first; the decode-step histogram splits them."""
     ledger = EngineLedger("m", 0, {}, 1024)
-    for bucket, seconds in ((0, 0.5), (1, 0.004), (2, 0.004), (2, 0.3)):
-        ledger.steps.observe(bucket, seconds)
+    ledger.steps.first(0.5)
+    ledger.steps.later([1, 3, 5], [0.004, 0.004, 0.3])
     snapshot = ledger.snapshot(now=1.0, wall=1.0, busy_since=None, shared={})
     assert snapshot.inter_token_latency is not None
     assert (snapshot.inter_token_latency.count, round(snapshot.inter_token_latency.sum, 3)) == (3, 0.308)
     assert {k: v.count for k, v in snapshot.decode_step_latency.items()} == {"0": 1, "1": 1, "2-5": 2}
 
 
+def test_a_step_is_a_gauge_at_once_and_counted_with_the_next_reader() -> None:
+    """What the scheduler says of now is known at its message; what has happened is complete when somebody reads."""
+    runtime = _runtime()
+    for position in (1, 2):
+        scheduler = SimpleNamespace(num_running_reqs=position, num_waiting_reqs=7, kv_cache_usage=0.5)
+        runtime.stepped(
+            Step(runtime.first, scheduler, _iteration(inter_token_latencies_iter=[0.004]), [position], None, 10.0)
+        )
+    assert (runtime.load().running, runtime.load().waiting) == (2, 7)
+    runtime.settle()
+    engine = runtime.snapshot().engines[0]
+    assert engine.generation_tokens == 2 * _iteration().num_generation_tokens
+    assert engine.inter_token_latency is not None
+    assert engine.inter_token_latency.count == 2
+    assert {k: v.count for k, v in engine.decode_step_latency.items()} == {"1": 1, "2-5": 1}
+
+
+def test_intervals_without_their_positions_are_still_inter_token_times() -> None:
+    """A version in which positions and intervals do not match loses that feature, and the histogram goes on."""
+    runtime = _runtime()
+    hook = guard("steps")
+    try:
+        for positions in ([1], [1, 2], [1, 2], [1, 2], None, None):
+            runtime.stepped(
+                Step(runtime.first, None, _iteration(inter_token_latencies_iter=[0.004]), positions, None, 10.0)
+            )
+        runtime.settle()
+        assert (hook.errors, hook.active) == (3, False)
+    finally:
+        hook.errors, hook.active = 0, True
+    engine = runtime.snapshot().engines[0]
+    assert engine.inter_token_latency is not None
+    assert (engine.inter_token_latency.count, engine.decode_step_latency["1"].count) == (3, 1)
+
+
 def test_progress_is_measured_only_while_there_is_work() -> None:
     """Without work the fact is absent; with work it counts from the last progress or the arrival, the later one."""
     ledger = EngineLedger("m", 0, {}, 1024)
-    ledger.iteration(_iteration(), 10.0, positions=True)
+    ledger.iteration(_iteration(), 10.0)
     for busy, expected in ((None, None), (5.0, 2.0), (11.5, 0.5)):
         found = ledger.snapshot(now=12.0, wall=0.0, busy_since=busy, shared={})
         assert found.seconds_since_progress == expected
@@ -117,9 +153,7 @@ def test_shares_of_several_processes_add_up() -> None:
         runtime = _runtime(client_count=2)
         ledger = runtime.first
         ledger.counters["generation_tokens"] = number * 100
-        ledger.scheduler(
-            SimpleNamespace(num_running_reqs=number, num_waiting_reqs=0, kv_cache_usage=0.1 * number), spoken
-        )
+        ledger.hear(SimpleNamespace(num_running_reqs=number, num_waiting_reqs=0, kv_cache_usage=0.1 * number), spoken)
         ledger.ttft.observe(0.05 * number)
         ledger.ttft.exemplify(0.05 * number, "a" * 32, float(number))
         runtime.failed["abort"] = number
@@ -150,9 +184,9 @@ def test_the_page_is_made_within_a_millisecond_and_reads_back(monkeypatch: pytes
     """A full ledger becomes the document in a millisecond at best, and the sidecar's decoder reads it."""
     runtime = _runtime()
     monkeypatch.setattr(runtimes, "_runtime", runtime)
-    for bucket in range(8):
+    for position in (1, 3, 10, 30, 70, 200, 501, 9999):
         for exponent in range(1, 400):
-            runtime.first.steps.observe(bucket, exponent / 100)
+            runtime.first.steps.later([position], [exponent / 100])
             runtime.first.ttft.observe(exponent / 100)
     times = []
     for _ in range(50):
@@ -161,7 +195,7 @@ def test_the_page_is_made_within_a_millisecond_and_reads_back(monkeypatch: pytes
         times.append(time.perf_counter() - started)
     assert min(times) < 0.001
     decoded = stats.decode(json.loads(body), taken_at=0.0, wall_time=0.0)
-    assert decoded.engines[0].decode_step_latency["501+"].count == 399
+    assert decoded.engines[0].decode_step_latency["501+"].count == 2 * 399
 
 
 def test_the_page_is_a_404_where_nothing_can_be_said(monkeypatch: pytest.MonkeyPatch) -> None:

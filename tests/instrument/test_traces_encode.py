@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from llmobs import __version__
 from llmobs.instrument.traces import export
-from llmobs.instrument.traces.encode import INTERNAL, SERVER, Event, Head, Span
+from llmobs.instrument.traces.encode import SERVER, Event, Head, Span
 
 _TRACE, _ROOT, _CALLER = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331, 0x00F067AA0BA902B7
 _ATTRIBUTES: dict[str, Any] = {
@@ -49,9 +49,10 @@ def test_a_span_equals_what_the_sdk_encodes() -> None:
     """A server span below a caller's, with an error, an event, and every kind of attribute; and its child."""
     ours = _ours(
         Span("root", _TRACE.to_bytes(16, "big"), _ROOT.to_bytes(8, "big"), _CALLER.to_bytes(8, "big"), 5, 9,
-             _ATTRIBUTES, SERVER, "shop=1,b=2", True, "it broke", (Event("exception", 8, {"exception.message": "x"}),)),
+             _ATTRIBUTES, (), SERVER, "shop=1,b=2", True, "it broke",
+             (Event("exception", 8, {"exception.message": "x"}),)),
         Span("child", _TRACE.to_bytes(16, "big"), _CALLER.to_bytes(8, "big"), _ROOT.to_bytes(8, "big"), 6, 7, {},
-             INTERNAL, "shop=1,b=2"),
+             trace_state="shop=1,b=2"),
     )  # fmt: skip
     sdk = _sdk(
         {
@@ -63,6 +64,14 @@ def test_a_span_equals_what_the_sdk_encodes() -> None:
         {"name": "child", "context": _context(_CALLER), "parent": _context(_ROOT), "start_time": 6, "end_time": 7},
     )  # fmt: skip
     assert ours == sdk
+
+
+def test_attributes_in_common_come_first_and_are_the_same_attributes() -> None:
+    """Encoded once, they arrive with every span; what is not known is left out of them too."""
+    common = (("a", "größer"), ("unknown", None), ("b", True), ("c", ("x", "y")))
+    span = Span("x", bytes(16), bytes(8), None, 1, 2, {"d": 4}, common)
+    whole = span._replace(attributes={"a": "größer", "b": True, "c": ["x", "y"], "d": 4}, common=())
+    assert _ours(span, span) == _ours(whole, whole)
 
 
 def test_a_root_without_a_caller_equals_the_sdks() -> None:

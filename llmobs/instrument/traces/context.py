@@ -1,12 +1,8 @@
-"""Which trace a request belongs to, and whether it is recorded.
-
-Ids come from the operating system: vLLM seeds `random`, so that its generator gives every server the same ids.
-"""
+"""Which trace a request belongs to, and whether it is recorded."""
 
 from __future__ import annotations
 
-import os
-
+from llmobs.instrument import ids
 from llmobs.instrument.record import TraceContext
 from llmobs.instrument.traces.settings import TraceSettings
 
@@ -15,13 +11,13 @@ _LOW = (1 << 64) - 1
 
 def new_span_ids(count: int) -> list[bytes]:
     """Return random span ids. One of zeros, which would not be valid, comes once in 2**64."""
-    fresh = os.urandom(8 * count)
+    fresh = ids.octets(8 * count)
     return [fresh[at : at + 8] for at in range(0, 8 * count, 8)]
 
 
 def new_trace_id() -> bytes:
     """Return a random trace id."""
-    return os.urandom(16)
+    return ids.octets(16)
 
 
 class Sampler:
@@ -34,11 +30,10 @@ class Sampler:
 
     def root(self, parent: TraceContext | None, state: str = "", *, forced: bool = False) -> TraceContext:
         """Return the context of our root span under `parent`, the caller's, or in a new trace."""
-        fresh = os.urandom(24).hex()
+        fresh = ids.hexadecimal(48)
         span_id = fresh[:16]
         if parent is None:
-            trace_id = fresh[16:]
-            return TraceContext(trace_id, span_id, forced or int(trace_id[16:], 16) < self._bound)
+            return TraceContext(fresh[16:], span_id, forced or int(fresh[32:], 16) < self._bound)
         sampled = parent.sampled if self._parent_based else int(parent.trace_id[16:], 16) < self._bound
         return TraceContext(parent.trace_id, span_id, forced or sampled, parent.parent_id, state)
 
@@ -48,7 +43,8 @@ class Share:
 
     def __init__(self, ratio: float) -> None:
         self._bound = round(ratio * (1 << 32))
+        self.any = self._bound > 0
 
     def has(self, trace_id: str) -> bool:
         """Return whether this trace belongs to the share."""
-        return self._bound > 0 and int(trace_id[:8], 16) < self._bound
+        return int(trace_id[:8], 16) < self._bound

@@ -6,6 +6,7 @@ takes four times as long. All of it runs in vLLM's API server and keeps the even
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ _PARENT_REMOTE = _PARENT_KNOWN | trace_pb2.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
 
 #: Name → str, bool, int, float, a sequence of these, or None for "not known", which is left out.
 Attributes = Mapping[str, Any]
+Common = tuple[tuple[str, Any], ...]
 
 
 class Event(NamedTuple):
@@ -35,8 +37,9 @@ class Event(NamedTuple):
 class Span(NamedTuple):
     """A finished span. `start` and `end` are Unix nanoseconds, ids are bytes.
 
-    `remote` says that the parent is another process's. `error` is the description of an error status, which may be
-    empty; None is no error.
+    `common` are attributes that most spans of this name have alike: together with the name they are encoded once, and
+    must be hashable. `remote` says that the parent is another process's. `error` is the description of an error
+    status, which may be empty; None is no error.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Span(NamedTuple):
     start: int
     end: int
     attributes: Attributes
+    common: Common = ()
     kind: trace_pb2.Span.SpanKind.ValueType = INTERNAL
     trace_state: str = ""
     remote: bool = False
@@ -100,16 +104,14 @@ class Batch:
 
 
 def _write_span(target: Any, span: Span) -> None:
-    name, trace_id, span_id, parent, start, end, attributes, kind, trace_state, remote, error, events = span
-    target.name = name
+    name, trace_id, span_id, parent, start, end, attributes, common, kind, trace_state, remote, error, events = span
+    target.MergeFromString(_alike(name, kind, remote, common))
     target.trace_id = trace_id
     target.span_id = span_id
     if parent is not None:
         target.parent_span_id = parent
-    target.flags = _PARENT_REMOTE if remote else _PARENT_KNOWN
     target.start_time_unix_nano = start
     target.end_time_unix_nano = end
-    target.kind = kind
     if trace_state:
         target.trace_state = trace_state
     if error is not None:
@@ -121,6 +123,14 @@ def _write_span(target: Any, span: Span) -> None:
         written.time_unix_nano = event.at
         _write_attributes(written.attributes, event.attributes)
     _write_attributes(target.attributes, attributes)
+
+
+@functools.lru_cache(1024)
+def _alike(name: str, kind: trace_pb2.Span.SpanKind.ValueType, remote: bool, common: Common) -> bytes:
+    span = trace_pb2.Span(name=name, kind=kind, flags=_PARENT_REMOTE if remote else _PARENT_KNOWN)
+    _write_attributes(span.attributes, dict(common))
+    encoded: bytes = span.SerializeToString()
+    return encoded
 
 
 def _write_attributes(target: Any, attributes: Attributes) -> None:

@@ -11,7 +11,7 @@ from llmobs.instrument import record as records
 from llmobs.instrument.guard import Guard, guard
 from llmobs.instrument.patch import wrap
 from llmobs.instrument.record import RequestFacts, RequestRecord, SequenceRecord
-from llmobs.instrument.runtime import Runtime
+from llmobs.instrument.runtime import Observer, Runtime
 from llmobs.instrument.traces import export
 from llmobs.instrument.traces.context import Sampler, Share
 from llmobs.instrument.traces.settings import TraceSettings
@@ -44,8 +44,8 @@ class RequestTrace:
         self.parsed_at: float | None = None
 
 
-class Traces:
-    """Observer (see `runtime.Observer`). A request that is not recorded costs a few ids and one comparison."""
+class Traces(Observer):
+    """Makes spans. A request that is not recorded costs a few ids and one comparison."""
 
     name = "traces"
 
@@ -84,7 +84,7 @@ class Traces:
         state = _header(headers, b"tracestate").decode("latin-1") if record.trace is not None else ""
         trace = record.trace = self._sampler.root(record.trace, state, forced=forced)
         if trace.sampled:
-            record.spans = RequestTrace(forced or self._share.has(trace.trace_id))
+            record.spans = RequestTrace(forced or (self._share.any and self._share.has(trace.trace_id)))
         if self._vllm_traces:
             flags = "01" if trace.sampled else "00"
             ours = f"00-{trace.trace_id}-{trace.span_id}-{flags}".encode()

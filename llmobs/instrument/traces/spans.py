@@ -19,7 +19,7 @@ from llmobs.instrument.ledger import position_bucket
 from llmobs.instrument.record import RequestFacts
 from llmobs.instrument.traces import names
 from llmobs.instrument.traces.context import new_span_ids
-from llmobs.instrument.traces.encode import INTERNAL, SERVER, Event, Span
+from llmobs.instrument.traces.encode import INTERNAL, SERVER, Common, Event, Span
 from llmobs.instrument.traces.tokens import Detail, Step
 from llmobs.snapshot import TOKEN_BUCKETS
 
@@ -60,7 +60,7 @@ class SpanBuilder:
     """Makes the spans of requests. `labels` go on every root span."""
 
     def __init__(self, *, labels: Mapping[str, str], speculative: bool = False, logits: bool = False) -> None:
-        self._labels = {f"llmobs.label.{name}": value for name, value in labels.items()}
+        self._labels = tuple((f"llmobs.label.{name}", value) for name, value in labels.items())
         self._speculative = speculative
         self._score = ("logit", "logit_max") if logits else ("logprob", "logprob_max")
 
@@ -84,6 +84,7 @@ class SpanBuilder:
                 base,
                 end,
                 self._root_attributes(ended),
+                self._root_common(ended),
                 SERVER,
                 state,
                 parent is not None,
@@ -92,11 +93,12 @@ class SpanBuilder:
             )
         ]
         ids = new_span_ids(len(names.PHASES))
+        model = (("gen_ai.request.model", facts.model),)
         for span_id, (name, began, ended_at, attributes) in zip(ids, self._phases(ended)):
             if began is None or ended_at is None or ended_at < began:
                 continue
             start, stop = base + int((began - origin) * 1e9), base + int((ended_at - origin) * 1e9)
-            span = Span(name, trace_id, span_id, root, start, stop, attributes, INTERNAL, state)
+            span = Span(name, trace_id, span_id, root, start, stop, attributes, model, INTERNAL, state)
             spans.append(span)
             if ended.detail is not None and name == names.DECODE:
                 spans += self._steps(ended.detail, span, base, origin - ended.offset)
@@ -115,11 +117,39 @@ class SpanBuilder:
             attributes = self._step(step)
             spans.append(
                 Span(names.STEP, loop.trace_id, span_id, loop.span_id, start, end, attributes,
-                     INTERNAL, loop.trace_state)
+                     trace_state=loop.trace_state)
             )  # fmt: skip
         return spans
 
+    def _root_common(self, ended: Ended) -> Common:
+        """Return what most requests of a server have in common."""
+        facts = ended.facts
+        cached = facts.cached_tokens
+        return (
+            ("http.request.method", "POST"),
+            ("http.route", facts.endpoint),
+            ("url.path", facts.endpoint),
+            ("url.scheme", ended.scheme),
+            ("http.response.status_code", facts.status),
+            ("error.type", facts.reason),
+            ("gen_ai.operation.name", OPERATIONS.get(facts.endpoint or "")),
+            ("gen_ai.provider.name", "vllm"),
+            ("gen_ai.request.model", facts.model),
+            ("gen_ai.response.model", (facts.lora or facts.model) if facts.completion_tokens else None),
+            ("gen_ai.response.finish_reasons", tuple(ended.finish_reasons) or None),
+            ("gen_ai.request.stream", facts.stream),
+            ("llmobs.outcome", facts.outcome),
+            ("llmobs.kv_cache_hit", None if cached is None else cached > 0),
+            ("llmobs.preemptions", facts.preemptions),
+            ("llmobs.sequences", facts.sequences or None),
+            ("llmobs.lora", facts.lora),
+            ("llmobs.prompt_near_limit", facts.near_limit or None),
+            ("llmobs.prompt_outlier", facts.outlier or None),
+            *self._labels,
+        )
+
     def _root_attributes(self, ended: Ended) -> Attributes:
+        """Return the rest: what differs from one request to the next."""
         facts = ended.facts
         load = facts.load_at_arrival
         latency, ttft, queue, prefill = facts.latency, facts.time_to_first_token, facts.queue, facts.prefill
@@ -129,22 +159,10 @@ class SpanBuilder:
         after_first = (completion or 0) - facts.sequences
         first_chunk = facts.first_byte_at if facts.stream else None
         return {
-            "http.request.method": "POST",
-            "http.route": facts.endpoint,
-            "url.path": facts.endpoint,
-            "url.scheme": ended.scheme,
-            "http.response.status_code": facts.status,
-            "error.type": facts.reason,
-            "gen_ai.operation.name": OPERATIONS.get(facts.endpoint or ""),
-            "gen_ai.provider.name": "vllm",
-            "gen_ai.request.model": facts.model,
-            "gen_ai.response.model": (facts.lora or facts.model) if completion else None,
-            "gen_ai.response.finish_reasons": list(ended.finish_reasons) or None,
             "gen_ai.response.time_to_first_chunk": None if first_chunk is None else first_chunk - facts.started_at,
             "gen_ai.usage.input_tokens": prompt,
             "gen_ai.usage.output_tokens": completion,
             "gen_ai.usage.cache_read.input_tokens": cached,
-            "gen_ai.request.stream": facts.stream,
             "gen_ai.latency.time_to_first_token": ttft,
             "gen_ai.latency.e2e": latency,
             "gen_ai.latency.time_in_queue": queue,
@@ -152,20 +170,13 @@ class SpanBuilder:
             "gen_ai.latency.time_in_model_decode": decode,
             "gen_ai.latency.time_in_model_inference": None if prefill is None or decode is None else prefill + decode,
             "llmobs.request_id": facts.request_id,
-            "llmobs.outcome": facts.outcome,
             "llmobs.input_length": prompt,
             "llmobs.output_length": completion,
             "llmobs.cached_tokens": cached,
-            "llmobs.kv_cache_hit": None if cached is None else cached > 0,
             "llmobs.kv_cache_usage_ratio": load.kv_cache_usage,
             "llmobs.queue_length": load.waiting,
             "llmobs.running": load.running,
-            "llmobs.preemptions": facts.preemptions,
             "llmobs.spec_acceptance_ratio": facts.spec_acceptance,
-            "llmobs.sequences": facts.sequences or None,
-            "llmobs.lora": facts.lora,
-            "llmobs.prompt_near_limit": facts.near_limit or None,
-            "llmobs.prompt_outlier": facts.outlier or None,
             "llmobs.e2e_us": _us(latency),
             "llmobs.ttft_us": _us(ttft),
             "llmobs.queue_us": _us(queue),
@@ -173,7 +184,6 @@ class SpanBuilder:
             "llmobs.decode_us": _us(decode),
             "llmobs.time_per_output_token_us": _us(decode / after_first) if decode and after_first > 0 else None,
             **ended.request,
-            **self._labels,
         }
 
     def _phases(self, ended: Ended) -> Sequence[_Phase]:
@@ -181,8 +191,7 @@ class SpanBuilder:
         facts, detail = ended.facts, ended.detail
         parsed = ended.parsed_at or facts.body_at
         cached, first, last = facts.cached_tokens, facts.first_token_at, facts.last_token_at
-        model = {"gen_ai.request.model": facts.model}
-        length = {**model, "llmobs.input_length": facts.prompt_tokens, "llmobs.cached_tokens": cached}
+        length = {"llmobs.input_length": facts.prompt_tokens, "llmobs.cached_tokens": cached}
         prefill = {**length, "llmobs.kv_cache_hit": None if cached is None else cached > 0}
         decode = {**length, "llmobs.output_length": facts.completion_tokens, "llmobs.preemptions": facts.preemptions}
         if detail is not None:
@@ -194,17 +203,14 @@ class SpanBuilder:
         # over.
         formatted = ended.last_byte_at if facts.stream else facts.response_started_at
         return (
-            _Phase(names.PARSE, facts.started_at, parsed, model),
-            _Phase(names.BUILD, parsed, facts.submitted_at, model),
+            _Phase(names.PARSE, facts.started_at, parsed, {}),
+            _Phase(names.BUILD, parsed, facts.submitted_at, {}),
             _Phase(names.QUEUE, facts.submitted_at, facts.scheduled_at, length),
             _Phase(names.PREFILL, facts.scheduled_at, first, prefill),
             _Phase(names.DECODE, first, last if last != first else None, decode),
-            _Phase(names.FORMAT, last, formatted, model),
+            _Phase(names.FORMAT, last, formatted, {}),
             _Phase(
-                names.RESPONSE,
-                facts.response_started_at,
-                facts.ended_at,
-                {**model, "http.response.status_code": facts.status},
+                names.RESPONSE, facts.response_started_at, facts.ended_at, {"http.response.status_code": facts.status}
             ),
         )
 
