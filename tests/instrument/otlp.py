@@ -40,10 +40,11 @@ class Seen:
 
 @dataclass(frozen=True)
 class Tls:
-    """Files of a server's certificate and its key."""
+    """Files of a server's certificate and its key, and of the authority whose clients it lets in, None for anybody."""
 
     certificate: str
     key: str
+    clients: str | None = None
 
 
 class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
@@ -114,7 +115,9 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
             port = server.add_insecure_port("127.0.0.1:0")
         else:
             pair = Path(self._tls.key).read_bytes(), Path(self._tls.certificate).read_bytes()
-            port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+            clients = Path(self._tls.clients).read_bytes() if self._tls.clients else None
+            credentials = grpc.ssl_server_credentials([pair], clients, require_client_auth=clients is not None)
+            port = server.add_secure_port("127.0.0.1:0", credentials)
         server.start()
         return f"{self._scheme}://127.0.0.1:{port}", lambda: (self.release.set(), server.stop(0))
 
@@ -145,6 +148,9 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
         if self._tls is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self._tls.certificate, self._tls.key)
+            if self._tls.clients:
+                context.load_verify_locations(self._tls.clients)
+                context.verify_mode = ssl.CERT_REQUIRED
             server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         return f"{self._scheme}://127.0.0.1:{server.server_port}", lambda: (self.release.set(), server.shutdown())

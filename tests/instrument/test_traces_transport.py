@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,25 @@ def test_a_collector_with_a_certificate_of_its_own(
     receiver.stop()
     assert (lost is None) is known
     assert len(receiver.spans) == known
+
+
+@_BOTH
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_collector_that_wants_to_know_its_clients(
+    protocol: str, shown: bool, tls: tuple[Tls, str], made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutual TLS: it takes the export from whoever shows a certificate of its authority, and from nobody else."""
+    receiver = Receiver(http=protocol == _HTTP, tls=replace(tls[0], clients=tls[1]))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", tls[1])
+    if shown:  # the authority issued only one pair, which serves for both ends
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", tls[0].certificate)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_KEY", tls[0].key)
+    sender = made(protocol, ENDPOINT=receiver.url, TIMEOUT="2")
+    lost = sender.send(_batch())
+    sender.close()
+    receiver.stop()
+    assert (lost is None) is shown
+    assert len(receiver.spans) == shown
 
 
 @pytest.mark.parametrize("protocol", ["grpc", _HTTP])
