@@ -10,6 +10,7 @@ a few lines: every wake-up would take the interpreter from the event loop, which
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import logging
 import logging.handlers
@@ -76,6 +77,7 @@ class _File(logging.handlers.RotatingFileHandler):
         # With backupCount 0 the standard handler never truncates; then the file is opened anew instead.
         self._alone = files == 1
         self.error: BaseException | None = None
+        self._failed = False
 
     def doRollover(self) -> None:  # noqa: N802  name of the base class
         if self._alone:
@@ -91,9 +93,29 @@ class _File(logging.handlers.RotatingFileHandler):
     def write(self, text: str) -> None:
         """Append `text`. Raises OSError when it could not be written."""
         self.error = None
-        self.emit(logging.makeLogRecord({"msg": text.removesuffix("\n")}))
-        if self.error is not None:
+        # After a failure half a line may stand at the end: it stays on a line of its own.
+        begin = "\n" if self._failed and _ends_torn(Path(self.baseFilename)) else ""
+        self.emit(logging.makeLogRecord({"msg": begin + text.removesuffix("\n")}))
+        self._failed = self.error is not None
+        if self._failed:
+            self._forget()
             raise OSError(f"{self.baseFilename}: {self.error}") from self.error
+
+    def _forget(self) -> None:
+        """Give up the open file and what is in its buffer, which is counted as dropped: it must not come late."""
+        stream: Any = self.stream
+        self.stream = None
+        with contextlib.suppress(OSError, AttributeError):
+            stream.buffer.raw.close()
+
+
+def _ends_torn(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+    except OSError:  # empty, or not there
+        return False
 
 
 class LogWriter:

@@ -9,10 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from llmobs.instrument import events
 from llmobs.instrument.assemble import assemble
 from llmobs.instrument.clients import Clients
-from llmobs.instrument.logs import LogWriter
+from llmobs.instrument.logs import LogWriter, _File
 from llmobs.instrument.outcome import COMPLETED
 from llmobs.instrument.record import Load, RequestFacts, RequestRecord
 from llmobs.instrument.settings import VARIABLES, InstrumentSettings
@@ -102,6 +104,22 @@ def test_a_full_disk_is_counted_and_said_once(caplog: Any) -> None:
     writer.close()
     assert writer.dropped == 50
     assert len([r for r in caplog.records if "dropped" in r.getMessage()]) == 1
+
+
+def test_lines_that_were_counted_as_dropped_do_not_come_later(tmp_path: Path) -> None:
+    """When there is room again, writing goes on with the next line; half a line stays on a line of its own."""
+    path = tmp_path / "log"
+    path.write_text('{"half": "a li')
+    (tmp_path / "full").symlink_to("/dev/full")
+    sink = _File(tmp_path / "full", 1 << 20, 2)
+    with pytest.raises(OSError, match="space"):
+        sink.write("lost\n")
+    (tmp_path / "full").unlink()
+    (tmp_path / "full").symlink_to(path)
+    sink.write("first\n")
+    sink.write("second\n")
+    sink.close()
+    assert path.read_text().splitlines() == ['{"half": "a li', "first", "second"]
 
 
 def test_a_missing_folder_is_counted(tmp_path: Path) -> None:
