@@ -41,7 +41,7 @@ def _runtime() -> Any:
     runtime = runtimes.Runtime(
         settings, model_name="m", engines=[0], static={}, max_model_len=1024, version="0", client_count=1
     )
-    runtime.add_observer(RequestLog(runtime))
+    runtime.observers.add(RequestLog(runtime))
     return runtimes.install(runtime)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from llmobs.instrument.observer import Observer
 from llmobs.instrument.record import RequestFacts, RequestRecord
-from llmobs.instrument.runtime import Observer, Runtime
+from llmobs.instrument.runtime import Runtime
 
 _LEVELS = {"completed": "info", "rejected": "warning", "failed": "error"}
 

@@ -80,7 +80,7 @@ def _added(processor: Any, request: Any) -> None:
     sequence = SequenceRecord(record, state, time.monotonic(), getattr(request, "sampling_params", None))
     record.sequences.append(sequence)
     runtime.sequences[request.request_id] = sequence
-    for hook, submitted in runtime.on_submitted:
+    for hook, submitted in runtime.observers.submitted:
         hook.run(submitted, record, sequence)
     if sequence.detail is not None:
         runtime.detailed[request.request_id] = sequence

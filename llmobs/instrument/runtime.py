@@ -9,19 +9,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from llmobs.instrument import rundir
 from llmobs.instrument.assemble import assemble
 from llmobs.instrument.beat import BeatReader
 from llmobs.instrument.clients import Clients
-from llmobs.instrument.guard import Guard, guard, guards, logger
+from llmobs.instrument.guard import guard, guards, logger
 from llmobs.instrument.ledger import EngineLedger
 from llmobs.instrument.logs import LogWriter
+from llmobs.instrument.observer import Observers
 from llmobs.instrument.outcome import COMPLETED, Outcome, classify
 from llmobs.instrument.record import Load, RequestFacts, RequestRecord, SequenceRecord
 from llmobs.instrument.settings import InstrumentSettings
+from llmobs.instrument.steps import Steps
 from llmobs.snapshot import FAILURE_REASONS, OOM_KINDS, EngineSnapshot
 
 #: A prompt above this share of the model's context is "near the limit".
@@ -31,43 +32,11 @@ NEAR_LIMIT = 0.9
 #: one batch tend to end together, and until their answers are out and the next ones in, the engine waits for us.
 SETTLE_SECONDS = 0.05
 _SETTLE_AT_ONCE = 16
-#: Messages of the engine core that are counted together: alone each finds our code and data fallen out of the
-#: processor's cache, and takes five times as long. Fewer are counted with the next request, tick or reader.
-_STEPS_AT_ONCE = 32
-
-
-class Step(NamedTuple):
-    """One message of the engine core to be counted: vLLM's objects, None where it has none.
-
-    `positions` are the token positions of its inter-token times, None where they are not seen; `at` is monotonic.
-    """
-
-    ledger: EngineLedger
-    scheduler: Any
-    iteration: Any
-    positions: list[int] | None
-    mm_cache: Any
-    at: float
 
 
 #: A request that has ended: its record, what left the application, when (monotonic), under what load, and why the
 #: engine was dead then, if it was.
 _Ended = tuple[RequestRecord, BaseException | None, float, Load, str | None]
-
-
-class Observer:
-    """Somebody who follows requests, spans for example. Called inside a guard of that name, if it has the method."""
-
-    name: str
-
-    def started(self, record: RequestRecord, headers: list[tuple[bytes, bytes]]) -> None:
-        """A request arrived. May set `record.trace` and change `headers`, which vLLM will see."""
-
-    def submitted(self, record: RequestRecord, sequence: SequenceRecord) -> None:
-        """A sequence of it went to the engine. May set `sequence.detail`."""
-
-    def finished(self, record: RequestRecord, facts: RequestFacts) -> None:
-        """It has ended, however it ended; called exactly once."""
 
 
 class Runtime:
@@ -98,13 +67,11 @@ class Runtime:
         self.first = self.ledgers[engines[0]]
         self.active: set[RequestRecord] = set()
         self._ended: deque[_Ended] = deque()
-        self._steps: deque[Step] = deque()
+        self.steps = Steps()
         self._settling = False
         self.sequences: dict[str, SequenceRecord] = {}  # by the engine's request id, unfinished only
         self.detailed: dict[str, SequenceRecord] = {}  # those of them with `detail`
-        self.on_started: list[tuple[Guard, Callable[..., None]]] = []
-        self.on_submitted: list[tuple[Guard, Callable[..., None]]] = []
-        self.on_finished: list[tuple[Guard, Callable[..., None]]] = []
+        self.observers = Observers()
         self.clients = Clients(settings.outlier_factor)
         self.failed: dict[str, float] = dict.fromkeys(FAILURE_REASONS, 0)
         self.oom: dict[str, float] = dict.fromkeys(OOM_KINDS, 0)
@@ -129,27 +96,13 @@ class Runtime:
         for engine in engines:
             self.ledgers[engine] = EngineLedger(self.first.model_name, engine, self._static, self.max_model_len)
 
-    def add_observer(self, observer: Observer) -> None:
-        """Let `observer` hear of all requests, before those that were added earlier.
-
-        What it does not do itself is not called at all: a call costs more than it seems, see `_STEPS_AT_ONCE`.
-        """
-        hook = guard(observer.name)
-        for name, calls in (
-            ("started", self.on_started),
-            ("submitted", self.on_submitted),
-            ("finished", self.on_finished),
-        ):
-            if getattr(type(observer), name) is not getattr(Observer, name):
-                calls.insert(0, (hook, getattr(observer, name)))
-
     # -- requests --------------------------------------------------------------------------------------------------
 
     def begin(self, record: RequestRecord, headers: list[tuple[bytes, bytes]]) -> None:
         """A request arrived."""
         record.load = self.load()
         self.active.add(record)
-        for hook, started in self.on_started:
+        for hook, started in self.observers.started:
             hook.run(started, record, headers)
 
     def end(self, record: RequestRecord, raised: BaseException | None) -> None:
@@ -170,13 +123,13 @@ class Runtime:
 
     def settle(self) -> None:
         """Count all steps, and count, log and trace all requests that have ended. On the event loop, or without it."""
-        self._count_steps()
+        self.steps.count()
         hook = guard("http")
         while self._ended:
             hook.run(self._settle, self._ended.popleft())
 
     def _settle_some(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._count_steps()
+        self.steps.count()
         hook = guard("http")
         for _ in range(min(_SETTLE_AT_ONCE, len(self._ended))):
             hook.run(self._settle, self._ended.popleft())
@@ -197,7 +150,7 @@ class Runtime:
             self.http[group] = self.http.get(group, 0) + 1
         facts = self.facts(record, outcome, at, load)
         self._observe(record, facts)
-        for hook, finished in self.on_finished:
+        for hook, finished in self.observers.finished:
             hook.run(finished, record, facts)
         # Request and sequences refer to each other: left so, only the garbage collector would free them, and what
         # vLLM keeps of them with it.
@@ -237,24 +190,6 @@ class Runtime:
                 accumulator.exemplify(value, trace.trace_id, wall)
 
     # -- the engine --------------------------------------------------------------------------------------------------
-
-    def stepped(self, step: Step) -> None:
-        """A message of the engine core came. Its gauges are known from now on, and it is counted with others."""
-        if step.scheduler is not None:
-            step.ledger.hear(step.scheduler, step.at)
-        self._steps.append(step)
-        if len(self._steps) >= _STEPS_AT_ONCE:
-            self._count_steps()
-
-    def _count_steps(self) -> None:
-        hook, positions = guard("stat_logger"), guard("steps")
-        while self._steps:
-            step = self._steps.popleft()
-            hook.run(_count, step)
-            if step.iteration is not None:
-                (hook if step.positions is None else positions).run(
-                    step.ledger.inter_token, step.iteration, step.positions
-                )
 
     def load(self) -> Load:
         """Return the load now: requests summed over the engines, KV usage as their mean."""
@@ -322,16 +257,6 @@ class Runtime:
                 "spans": float(self.spans_dropped + self.workers.get("spans_dropped", 0)),
             },
         )
-
-
-def _count(step: Step) -> None:
-    ledger = step.ledger
-    if step.scheduler is not None:
-        ledger.scheduler(step.scheduler)
-    if step.iteration is not None:
-        ledger.iteration(step.iteration, step.at)
-    if step.mm_cache is not None:
-        ledger.mm_cache(step.mm_cache)
 
 
 _runtime: Runtime | None = None

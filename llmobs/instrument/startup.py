@@ -50,7 +50,7 @@ def start(vllm_config: Any, engines: list[int]) -> Runtime | None:
     runtime.config = effective_config(vllm_config)
     runtime.oom_kills_at_start = death.oom_kills()
     frontend.install()
-    runtime.add_observer(RequestLog(runtime))
+    runtime.observers.add(RequestLog(runtime))
     _add_traces(runtime, vllm_config)
     # Before log and spans are closed, which were registered earlier; children leave without atexit.
     atexit.register(runtime.settle)
@@ -71,7 +71,7 @@ def _add_traces(runtime: Runtime, vllm_config: Any) -> None:
         return
     made = guard("traces").run(traces.observer, runtime, vllm_config)
     if made is not None:
-        runtime.add_observer(made)
+        runtime.observers.add(made)
 
 
 def announce(runtime: Runtime) -> None:

@@ -11,7 +11,8 @@ from vllm.v1.metrics import loggers
 from llmobs.instrument import frontend, startup
 from llmobs.instrument import runtime as runtimes
 from llmobs.instrument.guard import guard
-from llmobs.instrument.runtime import Runtime, Step
+from llmobs.instrument.runtime import Runtime
+from llmobs.instrument.steps import Step
 
 # The aggregate base (0.11.1+) is one instance for all engines and hears of sleep and admission; older versions get one
 # instance per engine.
@@ -46,7 +47,7 @@ class StatLogger(_Base):  # type: ignore[misc]
         if engine is None:
             engine = args[-1] if args and isinstance(args[-1], int) else self._engine
         ledger = runtime.ledgers.get(engine) or runtime.first
-        runtime.stepped(Step(ledger, scheduler, iteration, positions, kwargs.get("mm_cache_stats"), time.monotonic()))
+        runtime.steps.add(Step(ledger, scheduler, iteration, positions, kwargs.get("mm_cache_stats"), time.monotonic()))
         if runtime.loop is None:
             runtime.loop = asyncio.get_running_loop()
 

@@ -17,10 +17,12 @@ from llmobs.instrument import runtime as runtimes
 from llmobs.instrument import share, stats_page
 from llmobs.instrument.clients import Clients
 from llmobs.instrument.guard import guard
-from llmobs.instrument.ledger import EngineLedger, position_bucket
+from llmobs.instrument.latencies import position_bucket
+from llmobs.instrument.ledger import EngineLedger
 from llmobs.instrument.logs import LogWriter
-from llmobs.instrument.runtime import Runtime, Step
+from llmobs.instrument.runtime import Runtime
 from llmobs.instrument.settings import InstrumentSettings, load
+from llmobs.instrument.steps import Step
 from llmobs.snapshot import FACTS, TOKEN_BUCKETS, Exemplar
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "stats.md"
@@ -107,7 +109,7 @@ def test_a_step_is_a_gauge_at_once_and_counted_with_the_next_reader() -> None:
     runtime = _runtime()
     for position in (1, 2):
         scheduler = SimpleNamespace(num_running_reqs=position, num_waiting_reqs=7, kv_cache_usage=0.5)
-        runtime.stepped(
+        runtime.steps.add(
             Step(runtime.first, scheduler, _iteration(inter_token_latencies_iter=[0.004]), [position], None, 10.0)
         )
     assert (runtime.load().running, runtime.load().waiting) == (2, 7)
@@ -125,7 +127,7 @@ def test_intervals_without_their_positions_are_still_inter_token_times() -> None
     hook = guard("steps")
     try:
         for positions in ([1], [1, 2], [1, 2], [1, 2], None, None):
-            runtime.stepped(
+            runtime.steps.add(
                 Step(runtime.first, None, _iteration(inter_token_latencies_iter=[0.004]), positions, None, 10.0)
             )
         runtime.settle()

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from llmobs.instrument.guard import logger
-from llmobs.instrument.runtime import Observer, Runtime
+from llmobs.instrument.observer import Observer
+from llmobs.instrument.runtime import Runtime
 from llmobs.instrument.traces.settings import load
 
 

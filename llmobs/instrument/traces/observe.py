@@ -9,9 +9,10 @@ from typing import Any
 from llmobs import __version__
 from llmobs.instrument import record as records
 from llmobs.instrument.guard import Guard, guard
+from llmobs.instrument.observer import Observer
 from llmobs.instrument.patch import wrap
 from llmobs.instrument.record import RequestFacts, RequestRecord, SequenceRecord
-from llmobs.instrument.runtime import Observer, Runtime
+from llmobs.instrument.runtime import Runtime
 from llmobs.instrument.traces import export
 from llmobs.instrument.traces.context import Sampler, Share
 from llmobs.instrument.traces.settings import TraceSettings

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from opentelemetry.trace import TraceState
 
 from llmobs.instrument.endpoints import OPERATIONS
-from llmobs.instrument.ledger import position_bucket
+from llmobs.instrument.latencies import position_bucket
 from llmobs.instrument.record import RequestFacts
 from llmobs.instrument.traces import names
 from llmobs.instrument.traces.context import new_span_ids
