@@ -143,12 +143,15 @@ def _sending(record: RequestRecord, message: Message) -> None:
                 headers.append((b"traceresponse", parent))
         message["headers"] = headers
     elif message["type"] == "http.response.body":
+        now = time.monotonic()
+        if not message.get("more_body", False):
+            record.ended_at = now  # before it is sent: the client may have it before we are running again
         body = message.get("body", b"")
         if not body:
             return
-        record.last_byte_at = time.monotonic()
+        record.last_byte_at = now
         if record.first_byte_at is None:
-            record.first_byte_at = record.last_byte_at
+            record.first_byte_at = now
         if record.stream:
             if not record.stream_error:
                 record.stream_error = error_frame(body)
@@ -157,10 +160,9 @@ def _sending(record: RequestRecord, message: Message) -> None:
 
 
 def _sent(record: RequestRecord, message: Message) -> None:
-    if message["type"] == "http.response.body" and not message.get("more_body", False):
-        record.ended_at = time.monotonic()
-        if record.disconnected_at is None:
-            record.response_complete = True
+    last = message["type"] == "http.response.body" and not message.get("more_body", False)
+    if last and record.disconnected_at is None:
+        record.response_complete = True
 
 
 class Outermost:

@@ -1,7 +1,7 @@
 """The messages of the engine core, kept for a moment and counted many at once.
 
-Alone, each would find our code and its data fallen out of the processor's cache by vLLM's own work, and take twice as
-long. What the scheduler says of now is known at once all the same.
+Alone, each would find our code and its data fallen out of the processor's cache by vLLM's own work, and take nearly
+twice as long. What the scheduler says of now is known at once all the same.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import os
 import random
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from llmobs.instrument import backend, config, guard, ids, journaling, jsontext, legacy, oom, patch, rundir
+from llmobs.instrument import backend, config, guard, ids, journaling, legacy, oom, patch, rundir
 from llmobs.instrument.beat import BeatReader
 from llmobs.instrument.record import parse_traceparent
 from llmobs.instrument.settings import InstrumentSettings
@@ -248,30 +247,6 @@ def test_ids_differ_in_every_server_and_every_child() -> None:
     os.waitpid(child, 0)
     assert os.read(read, 16) != ids.octets(16)
     assert len(ids.hexadecimal(48)) == 48
-
-
-@pytest.mark.parametrize("fast", [True, False])
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ({"a": [1, 2.5, None, True, "größer"]}, '{"a":[1,2.5,null,true,"größer"]}'),
-        ({"a": float("nan"), "b": [float("inf")]}, '{"a":null,"b":[null]}'),
-        ({"a": 2**70, 7: "b"}, '{"a":1180591620717411303424,"7":"b"}'),
-        ({"a": Path("/x")}, '{"a":"/x"}'),
-    ],
-)
-def test_json_is_the_same_with_and_without_msgspec(
-    value: Any, text: str, fast: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What JSON has no word for is null or text in both."""
-    if not fast:
-        monkeypatch.setattr(jsontext, "_fast", None)
-    assert json.loads(jsontext.encode(value)) == json.loads(text)
-
-
-def test_json_of_half_a_character_is_still_json() -> None:
-    """A model may emit half a surrogate pair, which UTF-8 cannot hold."""
-    assert json.loads(jsontext.encode({"a": "x\ud800"})) == {"a": "x\ud800"}
 
 
 def test_the_oldest_waiting_request_is_published_when_it_changes(
