@@ -12,7 +12,7 @@ milliseconds, several times less than production's, so this is the hard case. Ea
 second divided by those of `off` in the same round; the CPU time of the API server process, where our code runs, is
 shown beside, because neighbours disturb it less than the clock. Two servers that are the same differ by up to 5 % for
 as long as they live (where their memory happens to lie), so all four are started anew several times. Run it alone on
-the machine; LAUNCHES=5, ROUNDS=24, REQUESTS=96, STREAM=1, PROTOCOL=http/protobuf in the environment change it:
+the machine; LAUNCHES=8, ROUNDS=16, REQUESTS=96, STREAM=1, PROTOCOL=http/protobuf in the environment change it:
 
     python -m benchmarks instrument_pairs
 """
@@ -180,13 +180,13 @@ class _Figures:
 def main() -> None:
     """Run the launches; print each round, and the figures so far after each launch."""
     figures = _Figures()
-    for _ in range(int(os.environ.get("LAUNCHES", "5"))):
+    for _ in range(int(os.environ.get("LAUNCHES", "8"))):
         _launch(figures)
         figures.show()
 
 
 def _launch(figures: _Figures) -> None:
-    rounds, requests = int(os.environ.get("ROUNDS", "24")), int(os.environ.get("REQUESTS", "96"))
+    rounds, requests = int(os.environ.get("ROUNDS", "16")), int(os.environ.get("REQUESTS", "96"))
     stream = os.environ.get("STREAM") == "1"
     protocol = os.environ.get("PROTOCOL", "grpc")
     over_grpc = protocol == "grpc"

@@ -21,7 +21,7 @@ class RequestLog(Observer):
         self._runtime = runtime
 
     def finished(self, record: RequestRecord, facts: RequestFacts) -> None:
-        """Queue the line; its fields are computed in the writer's thread."""
+        """Queue the line."""
         log = self._runtime.log
         if not log.enabled:
             return

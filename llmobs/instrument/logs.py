@@ -1,10 +1,10 @@
 """Structured logs: one JSON line per event, rendered by structlog and written by a thread of our own.
 
-The event loop only puts a dictionary into a bounded queue. When the queue is full or a destination refuses a line
-(disk full, missing folder), the line is dropped, counted, and that is said once.
+Lines wait in a bounded queue. When it is full or a destination refuses a line (disk full, missing folder), the line is
+dropped, counted, and that is said once.
 
-The thread looks at the queue at intervals instead of being woken by each event, and lets go of the interpreter after
-a few lines: every wake-up would take the interpreter from the event loop, which may get it back only 5 ms later.
+A line is rendered where it is put, and the thread looks at the queue at intervals: whatever Python runs beside the
+event loop takes the interpreter from it, and each hand-over costs more than the line.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ from llmobs.instrument.settings import InstrumentSettings
 _BATCH = 256
 #: Seconds between two looks at the queue, at most so long a line waits.
 _PAUSE = 0.2
-#: Lines between two moments at which other threads may run.
-_PACE = 8
 
 
 def iso(wall: float) -> str:
@@ -58,15 +56,10 @@ def _dumps(value: Any, **_options: Any) -> str:
 
 
 class _Collect:
-    """The sink structlog writes to: keeps the rendered lines of the batch."""
+    """The sink structlog writes to: puts the rendered lines into the queue."""
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def msg(self, line: str) -> None:
-        self.lines.append(line)
-
-    debug = info = warning = error = critical = msg
+    def __init__(self, queue: deque[Any]) -> None:
+        self.debug = self.info = self.warning = self.error = self.critical = queue.append
 
 
 class _File(logging.handlers.RotatingFileHandler):
@@ -126,11 +119,10 @@ class LogWriter:
     ) -> None:
         self.dropped = 0
         self._limit = settings.log_queue
-        self._queue: deque[Any] = deque()
+        self._queue: deque[Any] = deque()  # lines, and work for the thread
         self._wake = threading.Event()
-        self._collect = _Collect()
         self._log: Any = structlog.wrap_logger(
-            self._collect,
+            _Collect(self._queue),
             processors=[_flat, structlog.processors.JSONRenderer(serializer=_dumps)],
             wrapper_class=structlog.BoundLogger,
         ).bind()
@@ -157,13 +149,16 @@ class LogWriter:
     def put(
         self, level: str, event: str, fields: Mapping[str, Any] | Callable[[], Mapping[str, Any]], wall: float
     ) -> None:
-        """Queue one event of Unix time `wall`. A function as `fields` is called in the writer's thread."""
+        """Queue one event of Unix time `wall`. A function as `fields` is called when there is room for the line."""
         if not self._sinks:
             return
         if len(self._queue) >= self._limit:
             self._drop(1, "the queue is full")
             return
-        self._queue.append((level, event, fields, wall))
+        try:
+            getattr(self._log, level)(event, wall=wall, fields=fields() if callable(fields) else fields)
+        except Exception as error:  # noqa: BLE001  one bad event must not cost the others
+            self._drop(1, f"an event could not be rendered: {error!r}")
 
     def call(self, work: Callable[[], None]) -> None:
         """Run `work`, which may block on a disk, in the writer's thread."""
@@ -195,19 +190,15 @@ class LogWriter:
         return [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
 
     def _write(self, batch: list[Any]) -> None:
-        for number, item in enumerate(batch, 1):
-            if number % _PACE == 0:
-                time.sleep(0)
+        lines = []
+        for item in batch:
+            if isinstance(item, str):
+                lines.append(item)
+                continue
             try:
-                if callable(item):
-                    item()
-                    continue
-                level, event, fields, wall = item
-                values = fields() if callable(fields) else fields
-                getattr(self._log, level)(event, wall=wall, fields=values)
-            except Exception as error:  # noqa: BLE001  one bad event must not cost the others
-                self._drop(1, f"an event could not be rendered: {error!r}")
-        lines, self._collect.lines = self._collect.lines, []
+                item()
+            except Exception as error:  # noqa: BLE001  this thread must not end
+                self._drop(1, f"what follows from an event could not be done: {error!r}")
         if not lines:
             return
         text = "\n".join(lines) + "\n"

@@ -31,7 +31,7 @@ NEAR_LIMIT = 0.9
 #: Seconds from the end of a request until it is counted, logged and traced, and most of them done at once. Requests of
 #: one batch tend to end together, and until their answers are out and the next ones in, the engine waits for us.
 SETTLE_SECONDS = 0.05
-_SETTLE_AT_ONCE = 16
+_SETTLE_AT_ONCE = 8
 
 
 #: A request that has ended: its record, what left the application, when (monotonic), under what load, and why the

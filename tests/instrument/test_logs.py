@@ -80,6 +80,24 @@ def test_a_full_queue_drops_and_counts_and_never_blocks(tmp_path: Path) -> None:
     writer.close()
 
 
+def test_a_line_without_room_is_not_rendered() -> None:
+    """What is dropped costs a comparison."""
+    release = threading.Event()
+    rendered = []
+    writer = LogWriter(InstrumentSettings(log_queue=10), stderr=lambda _text: bool(release.wait(10)))
+
+    def fields() -> dict[str, Any]:
+        rendered.append(1)
+        return {}
+
+    for _ in range(100):
+        writer.put("info", "x", fields, 0.0)
+    assert len(rendered) + writer.dropped == 100
+    assert writer.dropped > 70
+    release.set()
+    writer.close()
+
+
 def test_the_total_size_of_the_files_is_capped(tmp_path: Path) -> None:
     """Rotation keeps the configured number of files, each near the configured size."""
     settings = InstrumentSettings(log_stderr=False, log_file=tmp_path / "log", log_max_bytes=20_000, log_files=3)

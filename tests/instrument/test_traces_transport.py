@@ -369,6 +369,58 @@ def test_spans_that_cannot_be_built_or_written_are_counted(receiver: Receiver, l
     assert (lost.count, pipeline._held) == (10, 0)
 
 
+def test_spans_that_are_added_are_built_at_once_and_sent_by_the_thread(receiver: Receiver, lost: _Lost) -> None:
+    """Full batches go at once, the rest when the delay has passed; what the thread builds shares the batches."""
+    builders: list[threading.Thread] = []
+
+    def build(count: int) -> list[Span]:
+        builders.append(threading.current_thread())
+        return _spans(count)
+
+    pipeline = export.Pipeline(_settings(batch=10, queue=100, delay=1.0), Head({}), lost)
+    assert pipeline.add(8, lambda: build(8))
+    assert builders == [threading.current_thread()]
+    assert pipeline.add(8, lambda: build(7))
+    assert receiver.wait(lambda: len(receiver.spans) == 10)
+    assert pipeline._waiting == 5
+    assert pipeline.put(2, lambda: build(3))
+    assert receiver.wait(lambda: len(receiver.spans) == 18)
+    assert builders[-1] is pipeline._thread
+    pipeline.close(10)
+    assert (lost.count, pipeline._held, pipeline._waiting) == (0, 0, 0)
+
+
+def test_spans_that_are_added_and_cannot_be_written_are_counted(receiver: Receiver, lost: _Lost) -> None:
+    """The others arrive."""
+    pipeline = export.Pipeline(_settings(delay=60.0), Head({}), lost)
+    pipeline.add(8, lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+    pipeline.add(3, lambda: [*_spans(1), _spans(1)[0]._replace(start=-1), *_spans(1)])
+    pipeline.add(2, lambda: _spans(2))
+    assert (lost.count, pipeline._waiting) == (10, 3)
+    pipeline.close(10)
+    assert len(receiver.spans) == 3
+    assert (lost.count, pipeline._held) == (10, 0)
+
+
+def test_a_full_queue_builds_nothing(lost: _Lost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a Collector that hangs, spans cost a comparison and are counted."""
+    hanging = Receiver(hang=True)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", hanging.url)
+    built = []
+
+    def build() -> list[Span]:
+        built.append(8)
+        return _spans(8)
+
+    pipeline = export.Pipeline(_settings(batch=16, queue=64, delay=60.0), Head({}), lost)
+    taken = sum(pipeline.add(8, build) for _ in range(100))
+    assert taken == len(built) <= (64 + 16) / 8
+    assert lost.count == 8 * (100 - taken)
+    pipeline.close(0.2)
+    hanging.stop()
+    assert lost.count == 800
+
+
 def test_an_exporter_that_cannot_be_made_is_said_and_all_is_counted(
     lost: _Lost, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

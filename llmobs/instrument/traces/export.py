@@ -1,11 +1,12 @@
-"""From finished requests to the Collector: one thread that builds the spans and sends them, behind a bounded queue.
+"""From finished requests to the Collector: spans wait in a bounded queue, and one thread sends them.
 
-The SDK's batch processor is not used, because it takes finished spans (so the event loop would have to build them) and
-does not say how many it dropped. The queue, its variables and their defaults are those of the specification of that
-processor.
+The SDK's batch processor is not used: it takes span objects, which cost more than all of this, and does not say how
+many it dropped. The queue, its variables and their defaults are those of the specification of that processor.
 
-The thread lets go of the interpreter before each request it builds: otherwise the event loop, which asks for it after
-every system call, would get it back only 5 ms later, for as long as a batch takes.
+A request's few spans are built and encoded where they are added. A thread that did it would have to take the
+interpreter from the event loop, and those hand-overs cost more than the spans do. What takes longer is left to the
+thread, which lets go of the interpreter before each piece of work: otherwise the event loop, which asks for it after
+every system call, would get it back only 5 ms later.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def head(attributes: dict[str, str]) -> Head:
 
 
 class Pipeline:
-    """A bounded queue of spans to be built, and the thread that empties it into an exporter.
+    """A bounded queue of spans, and the thread that empties it into an exporter.
 
     `head` begins every export. `on_drop` hears how many spans were lost, under a lock of the pipeline's.
     """
@@ -49,9 +50,11 @@ class Pipeline:
         self._settings = settings
         self._head = head
         self._on_drop = on_drop
-        self._items: deque[tuple[int, Build]] = deque()
-        self._waiting = 0  # spans in the queue
-        self._held = 0  # spans that were taken from it and are neither sent nor lost
+        self._items: deque[tuple[int, Build]] = deque()  # to be built by the thread
+        self._full: deque[Batch] = deque()
+        self._batch = head.batch()  # the one that is being filled
+        self._waiting = 0  # spans in these three
+        self._held = 0  # spans that were taken from them and are neither sent nor lost
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
@@ -62,22 +65,58 @@ class Pipeline:
         self._thread.start()
         atexit.register(self.close)
 
+    def add(self, count: int, build: Build) -> bool:
+        """Queue about `count` spans, which `build` makes now; False, and counted, when the queue is full."""
+        if not self._admit(count):
+            return False
+        self._encode(count, guard("traces_build").run(build))
+        return True
+
     def put(self, count: int, build: Build) -> bool:
-        """Queue about `count` spans, which `build` makes later in the thread; False, and counted, when it is full."""
+        """Queue about `count` spans, which `build` makes in the thread; False, and counted, when the queue is full."""
+        if not self._admit(count):
+            return False
+        self._items.append((count, build))
+        if self._waiting >= self._settings.batch:
+            self._wake.set()
+        return True
+
+    def _admit(self, count: int) -> bool:
         with self._lock:
             full = self._waiting + count > self._settings.queue or self._closing
             if full:
                 self._on_drop(count)
             else:
-                self._items.append((count, build))
                 self._waiting += count
-            enough = self._waiting >= self._settings.batch
         if full:
             self._tell("the queue is full: the Collector is slower than the requests")
-            return False
-        if enough:
-            self._wake.set()
-        return True
+        return not full
+
+    def _encode(self, count: int, built: Sequence[Span] | None) -> None:
+        """Write what was built for `count` spans of the queue into batches; None is all of them lost."""
+        size = self._settings.batch
+        with self._lock:
+            written = 0
+            for start, end in self._parts(len(self._batch), len(built or ())):
+                before = len(self._batch)
+                guard("traces_encode").run(self._batch.extend, (built or ())[start:end])
+                written += len(self._batch) - before
+                if len(self._batch) >= size:
+                    self._full.append(self._batch)
+                    self._batch = self._head.batch()
+                    self._wake.set()
+            if self._closed:
+                return  # `close` has counted them as lost
+            self._waiting += written - count
+            lost = (count if built is None else len(built)) - written
+            if lost:
+                self._on_drop(lost)
+
+    def _parts(self, used: int, count: int) -> Iterator[tuple[int, int]]:
+        """Return the slices of a request's spans that fit what is left of this batch, and the ones after it."""
+        size = self._settings.batch
+        edges = [0, *range(min(count, size - used), count, size), count]
+        return zip(edges, edges[1:])
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Send what is queued, for at most so long; what is left is counted as dropped."""
@@ -94,6 +133,8 @@ class Pipeline:
             left = self._waiting + self._held
             self._waiting = self._held = 0
             self._items.clear()
+            self._full.clear()
+            self._batch = self._head.batch()
             if left:
                 self._on_drop(left)
 
@@ -105,52 +146,42 @@ class Pipeline:
             made = None
         if made is not None and self._closing:  # `close` came while it was made
             made.closing(CLOSE_SECONDS)
-        while not self._closing or self._items:
-            self._wake.wait(self._settings.delay)
+        while not self._closing or self._waiting:
+            asked = self._wake.wait(0 if self._closing else self._settings.delay)
             self._wake.clear()
-            self._drain(made)
+            self._drain(made, everything=self._closing or not asked)
         if made is not None:
             made.close()
 
-    def _drain(self, made: Transport | None) -> None:
-        """Build, encode and send what is queued."""
-        batch = self._head.batch()
-        while (taken := self._take()) is not None:
-            count, build = taken
+    def _drain(self, made: Transport | None, *, everything: bool) -> None:
+        """Build what is left to this thread, and send all full batches, or `everything`."""
+        while self._items:
+            count, build = self._items.popleft()
             time.sleep(0)
-            built = None if made is None else guard("traces_build").run(build)
-            if made is None or built is None:
-                self._lost(count)
-                continue
-            with self._lock:
-                self._held += len(built) - count
-            for start, end in self._parts(len(batch), len(built)):
-                before = len(batch)
-                guard("traces_encode").run(batch.extend, built[start:end])
-                self._lost(before + end - start - len(batch))
-                if len(batch) >= self._settings.batch:
-                    self._send(made, batch)
-                    batch = self._head.batch()
-        if made is not None and len(batch):
+            self._encode(count, guard("traces_build").run(build))
+        while (batch := self._take()) is not None:
+            self._send(made, batch)
+        if everything and (batch := self._take(partial=True)) is not None:
             self._send(made, batch)
 
-    def _parts(self, used: int, count: int) -> Iterator[tuple[int, int]]:
-        """Return the slices of a request's spans that fit what is left of this batch, and the ones after it."""
-        size = self._settings.batch
-        edges = [0, *range(min(count, size - used), count, size), count]
-        return zip(edges, edges[1:])
-
-    def _take(self) -> tuple[int, Build] | None:
+    def _take(self, *, partial: bool = False) -> Batch | None:
+        """Return the next full batch, or with `partial` the one that is being filled; None when there is nothing."""
         with self._lock:
-            if not self._items:
+            if self._full:
+                batch = self._full.popleft()
+            elif partial and len(self._batch):
+                batch, self._batch = self._batch, self._head.batch()
+            else:
                 return None
-            taken = self._items.popleft()
-            self._waiting -= taken[0]
-            self._held += taken[0]
-            return taken
+            self._waiting -= len(batch)
+            self._held += len(batch)
+            return batch
 
-    def _send(self, made: Transport, batch: Batch) -> None:
+    def _send(self, made: Transport | None, batch: Batch) -> None:
         count = len(batch)
+        if made is None:
+            self._lost(count)
+            return
         try:
             lost = made.send(batch.payload())
         except Exception as error:  # noqa: BLE001  whatever a protocol's library raises, the thread goes on

@@ -98,7 +98,7 @@ class Traces(Observer):
             spans.detail = sequence.detail = Detail(self._settings.detail_every)
 
     def finished(self, record: RequestRecord, facts: RequestFacts) -> None:
-        """Hand the facts to the pipeline, whose thread makes the spans."""
+        """Make the spans and hand them to the pipeline."""
         spans: RequestTrace | None = record.spans
         if spans is None:
             return
@@ -113,8 +113,11 @@ class Traces(Observer):
             offset=self._runtime.clock_offset or 0.0,
             error=record.stream_error or record.error_body,
         )
-        count = _SPANS + (spans.detail.most if spans.detail is not None else 0)
-        self._pipeline.put(count, lambda: self._builder.request(ended))
+        detail = spans.detail
+        if detail is None:
+            self._pipeline.add(_SPANS, lambda: self._builder.request(ended))
+        else:  # many spans: in the pipeline's thread
+            self._pipeline.put(_SPANS + detail.most, lambda: self._builder.request(ended))
 
 
 def _request(record: RequestRecord) -> Mapping[str, Any]:

@@ -1,8 +1,8 @@
-"""Build the spans of one request that has ended, from its facts. Runs in the pipeline's thread.
+"""Build the spans of one request that has ended, from its facts.
 
-Every start and end is a moment that was measured; a span that lacks one of its two is left out. All of it takes time
-from the event loop of vLLM's API server, so nothing is looked up, converted or copied twice. An attribute that is not
-known is None here, and left out when it is written.
+Every start and end is a moment that was measured; a span that lacks one of its two is left out. This runs on the event
+loop of vLLM's API server, or with token detail in a thread that keeps it waiting, so nothing is looked up, converted or
+copied twice. An attribute that is not known is None here, and left out when it is written.
 """
 
 from __future__ import annotations
