@@ -12,7 +12,7 @@ milliseconds, several times less than production's, so this is the hard case. Ea
 second divided by those of `off` in the same round; the CPU time of the API server process, where our code runs, is
 shown beside, because neighbours disturb it less than the clock. Two servers that are the same differ by up to 5 % for
 as long as they live (where their memory happens to lie), so all four are started anew several times. Run it alone on
-the machine; LAUNCHES=8, ROUNDS=16, REQUESTS=96, STREAM=1, PROTOCOL=http/protobuf in the environment change it:
+the machine; LAUNCHES=12, ROUNDS=10, REQUESTS=96, STREAM=1, PROTOCOL=http/protobuf in the environment change it:
 
     python -m benchmarks instrument_pairs
 """
@@ -180,13 +180,13 @@ class _Figures:
 def main() -> None:
     """Run the launches; print each round, and the figures so far after each launch."""
     figures = _Figures()
-    for _ in range(int(os.environ.get("LAUNCHES", "8"))):
+    for _ in range(int(os.environ.get("LAUNCHES", "12"))):
         _launch(figures)
         figures.show()
 
 
 def _launch(figures: _Figures) -> None:
-    rounds, requests = int(os.environ.get("ROUNDS", "16")), int(os.environ.get("REQUESTS", "96"))
+    rounds, requests = int(os.environ.get("ROUNDS", "10")), int(os.environ.get("REQUESTS", "96"))
     stream = os.environ.get("STREAM") == "1"
     protocol = os.environ.get("PROTOCOL", "grpc")
     over_grpc = protocol == "grpc"
@@ -194,21 +194,20 @@ def _launch(figures: _Figures) -> None:
         folder = Path(name)
         otlp = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
         with contextlib.ExitStack() as stack:
-            servers: dict[str, VllmServer] = {}
-
-            def add(arm: str, server: VllmServer) -> None:
-                servers[arm] = server
-                stack.callback(server.stop)
-                server.wait_ready()
-
-            observed = Instrumented(folder / "observed", launcher=(), OTEL_TRACES_SAMPLER_ARG="0.1", **otlp)
-            traced = Instrumented(folder / "traced", launcher=(), **otlp)
-            add("observed", observed.server)
-            add("traced", traced.server)
-            add("off", VllmServer(folder / "off.log"))
             own = ("--otlp-traces-endpoint", collector if over_grpc else f"{collector}/v1/traces")
             environment = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": protocol, "OTEL_EXPORTER_OTLP_TRACES_INSECURE": "true"}
-            add("vllm", VllmServer(folder / "vllm.log", *own, environment=environment))
+            observed = Instrumented(folder / "observed", launcher=(), OTEL_TRACES_SAMPLER_ARG="0.1", **otlp)
+            traced = Instrumented(folder / "traced", launcher=(), **otlp)
+            servers = {
+                "off": VllmServer(folder / "off.log"),
+                "observed": observed.server,
+                "traced": traced.server,
+                "vllm": VllmServer(folder / "vllm.log", *own, environment=environment),
+            }
+            for server in servers.values():  # they start at the same time, so that none has the machine's best memory
+                stack.callback(server.stop)
+            for server in servers.values():
+                server.wait_ready()
             _measure(figures, servers, rounds, requests, stream)
             for arm, made in (("observed", observed), ("traced", traced)):
                 document = made.stats()

@@ -107,17 +107,19 @@ class SpanBuilder:
     def _steps(self, detail: Detail, loop: Span, base: int, since: float) -> list[Span]:
         """Return the decode steps within their loop. `base` is in Unix nanoseconds what `since` is to the engine."""
         steps = detail.steps()
+        trace_id, parent, state, earliest, latest = (
+            loop.trace_id, loop.span_id, loop.trace_state, loop.start, loop.end,
+        )  # fmt: skip
         spans = []
         for span_id, step in zip(new_span_ids(len(steps)), steps):
             end = base + int((step.at - since) * 1e9)
             start = end - int((step.seconds or 0.0) * 1e9)
             # The loop's own times were computed in another order: rounding must not put a step outside it.
-            end = max(loop.start, min(end, loop.end))
-            start = max(loop.start, min(start, end))
-            attributes = self._step(step)
+            end = max(earliest, min(end, latest))
+            start = max(earliest, min(start, end))
             spans.append(
-                Span(names.STEP, loop.trace_id, span_id, loop.span_id, start, end, attributes,
-                     trace_state=loop.trace_state)
+                Span(names.STEP, trace_id, span_id, parent, start, end, self._step(step), self._step_common(step),
+                     INTERNAL, state)
             )  # fmt: skip
         return spans
 
@@ -192,11 +194,11 @@ class SpanBuilder:
         parsed = ended.parsed_at or facts.body_at
         cached, first, last = facts.cached_tokens, facts.first_token_at, facts.last_token_at
         length = {"llmobs.input_length": facts.prompt_tokens, "llmobs.cached_tokens": cached}
-        prefill = {**length, "llmobs.kv_cache_hit": None if cached is None else cached > 0}
+        prefill: Attributes = {**length, "llmobs.kv_cache_hit": None if cached is None else cached > 0}
         decode = {**length, "llmobs.output_length": facts.completion_tokens, "llmobs.preemptions": facts.preemptions}
         if detail is not None:
             if detail.first is not None:
-                prefill |= self._token(detail.first)
+                prefill.update(self._token(detail.first), token_bucket=_bucket(detail.first))
             decode |= {"llmobs.detail": True, "llmobs.steps": detail.seen}
             decode["llmobs.tokens.dropped"] = detail.seen - detail.most
         # A stream is formatted piece by piece: what is left after its last token ends when the last piece was handed
@@ -216,25 +218,26 @@ class SpanBuilder:
 
     def _token(self, step: Step) -> Attributes:
         score, best = self._score
-        return {
-            "token_index": step.position,
-            "token_id": step.token_ids[0],
-            "token_bucket": TOKEN_BUCKETS[position_bucket(step.position)],
-            score: step.score,
-            best: step.best,
-        }
+        return {"token_index": step.position, "token_id": step.token_ids[0], score: step.score, best: step.best}
 
     def _step(self, step: Step) -> Attributes:
         attributes = self._token(step)
-        attributes["kv_cache_hit"] = not step.recomputed
         if len(step.token_ids) > 1:
             attributes["token_ids"] = list(step.token_ids)
-        if self._speculative:
-            attributes["speculative_accepted"] = len(step.token_ids) > 1
-            attributes["speculative_accepted_tokens"] = len(step.token_ids) - 1
         if step.slow:
             attributes["llmobs.slow"] = True
         return attributes
+
+    def _step_common(self, step: Step) -> Common:
+        bucket, hit = ("token_bucket", _bucket(step)), ("kv_cache_hit", not step.recomputed)
+        if not self._speculative:
+            return (bucket, hit)
+        accepted = len(step.token_ids) - 1
+        return (bucket, hit, ("speculative_accepted", accepted > 0), ("speculative_accepted_tokens", accepted))
+
+
+def _bucket(step: Step) -> str:
+    return TOKEN_BUCKETS[position_bucket(step.position)]
 
 
 def _error(facts: RequestFacts) -> str | None:
