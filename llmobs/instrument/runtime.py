@@ -124,21 +124,31 @@ class Runtime:
     def settle(self) -> None:
         """Count all steps, and count, log and trace all requests that have ended. On the event loop, or without it."""
         self.steps.count()
-        hook = guard("http")
-        while self._ended:
-            hook.run(self._settle, self._ended.popleft())
+        self._settle(len(self._ended))
 
     def _settle_some(self, loop: asyncio.AbstractEventLoop) -> None:
         self.steps.count()
-        hook = guard("http")
-        for _ in range(min(_SETTLE_AT_ONCE, len(self._ended))):
-            hook.run(self._settle, self._ended.popleft())
+        self._settle(_SETTLE_AT_ONCE)
         if self._ended:
             loop.call_soon(self._settle_some, loop)
         else:
             self._settling = False
 
-    def _settle(self, ended: _Ended) -> None:
+    def _settle(self, most: int) -> None:
+        """Do one thing after the other for all of them: what one needs is then in the cache for the next."""
+        hook = guard("http")
+        settled: list[tuple[RequestRecord, RequestFacts]] = []
+        for _ in range(min(most, len(self._ended))):
+            hook.run(self._conclude, self._ended.popleft(), settled)
+        for hook, finished in self.observers.finished:
+            for record, facts in settled:
+                hook.run(finished, record, facts)
+        for record, _ in settled:
+            # Request and sequences refer to each other: left so, only the garbage collector would free them, and what
+            # vLLM keeps of them with it.
+            record.sequences.clear()
+
+    def _conclude(self, ended: _Ended, settled: list[tuple[RequestRecord, RequestFacts]]) -> None:
         record, raised, at, load, death = ended
         outcome = classify(record, timeout=self.settings.timeout, raised=raised, dead=death)
         if outcome is COMPLETED:
@@ -149,12 +159,8 @@ class Runtime:
             group = f"{record.status // 100}xx"
             self.http[group] = self.http.get(group, 0) + 1
         facts = self.facts(record, outcome, at, load)
-        self._observe(record, facts)
-        for hook, finished in self.observers.finished:
-            hook.run(finished, record, facts)
-        # Request and sequences refer to each other: left so, only the garbage collector would free them, and what
-        # vLLM keeps of them with it.
-        record.sequences.clear()
+        settled.append((record, facts))
+        self._observe(facts)
 
     def facts(self, record: RequestRecord, outcome: Outcome, now: float, load: Load | None = None) -> RequestFacts:
         """Return the facts of a record that ended at `now`, under `load` (default: the load at this moment)."""
@@ -169,7 +175,7 @@ class Runtime:
             clients=self.clients,
         )
 
-    def _observe(self, record: RequestRecord, facts: RequestFacts) -> None:
+    def _observe(self, facts: RequestFacts) -> None:
         ledger = self.first
         if facts.near_limit:
             ledger.counters["prompts_near_limit"] += 1
