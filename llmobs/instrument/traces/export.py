@@ -94,12 +94,12 @@ class Pipeline:
 
     def _encode(self, count: int, built: Sequence[Span] | None) -> None:
         """Write what was built for `count` spans of the queue into batches; None is all of them lost."""
-        size = self._settings.batch
+        size, spans = self._settings.batch, built or ()
         with self._lock:
             written = 0
-            for start, end in self._parts(len(self._batch), len(built or ())):
+            for start, end in self._parts(len(self._batch), len(spans)):
                 before = len(self._batch)
-                guard("traces_encode").run(self._batch.extend, (built or ())[start:end])
+                guard("traces_encode").run(self._batch.extend, spans[start:end])
                 written += len(self._batch) - before
                 if len(self._batch) >= size:
                     self._full.append(self._batch)
@@ -108,7 +108,7 @@ class Pipeline:
             if self._closed:
                 return  # `close` has counted them as lost
             self._waiting += written - count
-            lost = (count if built is None else len(built)) - written
+            lost = (count if built is None else len(spans)) - written
             if lost:
                 self._on_drop(lost)
 
