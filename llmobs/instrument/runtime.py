@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from typing import Any
 
 from llmobs.instrument import rundir
 from llmobs.instrument.assemble import assemble
 from llmobs.instrument.beat import BeatReader
 from llmobs.instrument.clients import Clients
-from llmobs.instrument.guard import guard, guards, logger
+from llmobs.instrument.ends import Ended, Ends
+from llmobs.instrument.guard import guards, logger
 from llmobs.instrument.ledger import EngineLedger
 from llmobs.instrument.logs import LogWriter
 from llmobs.instrument.observer import Observers
@@ -27,16 +27,6 @@ from llmobs.snapshot import FAILURE_REASONS, OOM_KINDS, EngineSnapshot
 
 #: A prompt above this share of the model's context is "near the limit".
 NEAR_LIMIT = 0.9
-
-#: Seconds from the end of a request until it is counted, logged and traced, and most of them done at once. Requests of
-#: one batch tend to end together, and until their answers are out and the next ones in, the engine waits for us.
-SETTLE_SECONDS = 0.05
-_SETTLE_AT_ONCE = 8
-
-
-#: A request that has ended: its record, what left the application, when (monotonic), under what load, and why the
-#: engine was dead then, if it was.
-_Ended = tuple[RequestRecord, BaseException | None, float, Load, str | None]
 
 
 class Runtime:
@@ -66,12 +56,11 @@ class Runtime:
         self.ledgers = {e: EngineLedger(model_name, e, static, max_model_len) for e in engines}
         self.first = self.ledgers[engines[0]]
         self.active: set[RequestRecord] = set()
-        self._ended: deque[_Ended] = deque()
         self.steps = Steps()
-        self._settling = False
         self.sequences: dict[str, SequenceRecord] = {}  # by the engine's request id, unfinished only
         self.detailed: dict[str, SequenceRecord] = {}  # those of them with `detail`
         self.observers = Observers()
+        self._ends = Ends(self._conclude, self.observers)
         self.clients = Clients(settings.outlier_factor)
         self.failed: dict[str, float] = dict.fromkeys(FAILURE_REASONS, 0)
         self.oom: dict[str, float] = dict.fromkeys(OOM_KINDS, 0)
@@ -102,53 +91,29 @@ class Runtime:
         """A request arrived."""
         record.load = self.load()
         self.active.add(record)
+        self._ends.moved = record.started
         for hook, started in self.observers.started:
             hook.run(started, record, headers)
 
     def end(self, record: RequestRecord, raised: BaseException | None) -> None:
-        """A request has ended; calling it again does nothing. What follows from that is done a moment later."""
+        """A request has ended; calling it again does nothing. What follows from that is done later: see `ends`."""
         if record not in self.active:
             return
         self.active.discard(record)
-        self._ended.append((record, raised, time.monotonic(), self.load(), self.death))
-        if self._settling:
-            return
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            self.settle()
-            return
-        self._settling = True
-        loop.call_later(SETTLE_SECONDS, self._settle_some, loop)
+        self._ends.add(Ended(record, raised, time.monotonic(), self.load(), self.death))
+
+    def count(self) -> None:
+        """Count all steps and all requests that have ended, for a reader. On the event loop, or without it."""
+        self.steps.count()
+        self._ends.count()
 
     def settle(self) -> None:
-        """Count all steps, and count, log and trace all requests that have ended. On the event loop, or without it."""
+        """Count everything, and log and trace all requests that have ended."""
         self.steps.count()
-        self._settle(len(self._ended))
+        self._ends.settle()
 
-    def _settle_some(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.steps.count()
-        self._settle(_SETTLE_AT_ONCE)
-        if self._ended:
-            loop.call_soon(self._settle_some, loop)
-        else:
-            self._settling = False
-
-    def _settle(self, most: int) -> None:
-        """Do one thing after the other for all of them: what one needs is then in the cache for the next."""
-        hook = guard("http")
-        settled: list[tuple[RequestRecord, RequestFacts]] = []
-        for _ in range(min(most, len(self._ended))):
-            hook.run(self._conclude, self._ended.popleft(), settled)
-        for hook, finished in self.observers.finished:
-            for record, facts in settled:
-                hook.run(finished, record, facts)
-        for record, _ in settled:
-            # Request and sequences refer to each other: left so, only the garbage collector would free them, and what
-            # vLLM keeps of them with it.
-            record.sequences.clear()
-
-    def _conclude(self, ended: _Ended, settled: list[tuple[RequestRecord, RequestFacts]]) -> None:
+    def _conclude(self, ended: Ended) -> RequestFacts:
+        """Count one request; return its facts."""
         record, raised, at, load, death = ended
         outcome = classify(record, timeout=self.settings.timeout, raised=raised, dead=death)
         if outcome is COMPLETED:
@@ -159,8 +124,8 @@ class Runtime:
             group = f"{record.status // 100}xx"
             self.http[group] = self.http.get(group, 0) + 1
         facts = self.facts(record, outcome, at, load)
-        settled.append((record, facts))
         self._observe(facts)
+        return facts
 
     def facts(self, record: RequestRecord, outcome: Outcome, now: float, load: Load | None = None) -> RequestFacts:
         """Return the facts of a record that ended at `now`, under `load` (default: the load at this moment)."""

@@ -57,7 +57,7 @@ def _collect(runtime: Runtime) -> None:
 
 
 def _on_loop(runtime: Runtime) -> None:
-    runtime.settle()
+    runtime.count()
     now = time.monotonic()
     if runtime.client_count > 1:
         document = stats.encode(own(runtime))

@@ -48,7 +48,7 @@ async def answer(scope: MutableMapping[str, Any], receive: Any, send: _Send, fal
 
 def render(runtime: Runtime) -> bytes:
     """Return the document of this process, at one instant."""
-    runtime.settle()
+    runtime.count()
     return jsontext.encode(stats.encode(share.own(runtime)))
 
 
