@@ -62,7 +62,7 @@ def _run(observed: bool, steps: int) -> tuple[float, float, float]:
         )  # fmt: skip
         state = SimpleNamespace(stats=stats, prompt_len=100, num_cached_tokens=32, external_req_id="chatcmpl-1")
         sequence = SequenceRecord(record, state, now)
-        sequence.params, sequence.finish_reason = params, "stop"
+        sequence.params, sequence.reason = params, "stop"
         record.sequences.append(sequence)
         record.body_at = record.response_started_at = now
         record.status, record.response_complete, record.ended_at = 200, True, now + 0.31
@@ -72,7 +72,7 @@ def _run(observed: bool, steps: int) -> tuple[float, float, float]:
             if sequence.detail is not None:
                 for position, output in enumerate(outputs):
                     sequence.detail(output, now + 0.004 * position, 0.004 if position else None, position)
-        facts = runtime.facts(record, COMPLETED, now + 0.31)
+        facts = runtime.facts(record, COMPLETED)
         if traces is not None:
             traces.finished(record, facts)
     own = time.thread_time() - thread

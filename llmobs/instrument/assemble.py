@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 from llmobs.instrument.clients import Clients
@@ -19,13 +20,13 @@ def assemble(
     outcome: Outcome,
     *,
     model: str | None,
+    load_at_arrival: Load,
     load: Load,
     max_prompt: float,
     offset: float,
-    now: float,
     clients: Clients,
 ) -> RequestFacts:
-    """Return the facts. `offset` is added to the engine's times, `max_prompt` is in tokens, `now` on our clock."""
+    """Return the facts. `offset` is added to the engine's times, `max_prompt` is in tokens."""
     sequences = record.sequences
     prompts = sequences
     if len(sequences) > 1:  # those with the same parent share one prompt
@@ -61,7 +62,7 @@ def assemble(
         cached_tokens=sum([getattr(s.state, "num_cached_tokens", None) or 0 for s in prompts]) if first else None,
         preemptions=_preemptions(stats),
         spec_acceptance=_acceptance(sequences),
-        started_wall=record.started_wall,
+        wall_offset=time.time() - time.monotonic(),
         started_at=record.started,
         body_at=record.body_at,
         submitted_at=sequences[0].submitted_at if sequences else None,
@@ -71,8 +72,8 @@ def assemble(
         last_token_at=_extreme(max, stats, "last_token_ts", offset),
         response_started_at=record.response_started_at,
         first_byte_at=record.first_byte_at,
-        ended_at=record.ended_at or now,
-        load_at_arrival=record.load,
+        ended_at=record.ended_at or record.left_at,
+        load_at_arrival=load_at_arrival,
         load=load,
         near_limit=longest > max_prompt,
         outlier=outlier,

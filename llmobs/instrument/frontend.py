@@ -80,36 +80,33 @@ def _added(processor: Any, request: Any) -> None:
     sequence = SequenceRecord(record, state, time.monotonic(), getattr(request, "sampling_params", None))
     record.sequences.append(sequence)
     runtime.sequences[request.request_id] = sequence
-    for hook, submitted in runtime.observers.submitted:
-        hook.run(submitted, record, sequence)
-    if sequence.detail is not None:
-        runtime.detailed[request.request_id] = sequence
+    if record.wants_detail:
+        for hook, submitted in runtime.observers.submitted:
+            hook.run(submitted, record, sequence)
+        if sequence.detail is not None:
+            runtime.detailed[request.request_id] = sequence
 
 
 def _after_finish(original: Callable[..., Any], hook: Guard) -> Callable[..., Any]:
     def _update_stats_from_finished(self: Any, req_state: Any, finish_reason: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, req_state, finish_reason, *args, **kwargs)
-        hook.run(_finished, req_state.request_id, str(finish_reason))
+        hook.run(_finished, req_state.request_id, finish_reason)
         return result
 
     return _update_stats_from_finished
 
 
-def _finished(request_id: str, reason: str) -> None:
+def _finished(request_id: str, reason: Any) -> None:
     runtime = runtimes.get()
     sequence = runtime.sequences.pop(request_id, None) if runtime is not None else None
     if runtime is None or sequence is None:
         return
-    runtime.detailed.pop(request_id, None)
-    sequence.finish_reason = reason
-    sequence.ended_at = time.monotonic()
+    if sequence.detail is not None:
+        runtime.detailed.pop(request_id, None)
+    sequence.reason = reason
     record = sequence.request
-    stats = sequence.stats
-    if stats is not None and stats.scheduled_ts and stats.first_token_ts:
-        # The step that made token 0 is its prefill, counted when the sequence ends.
-        runtime.first.steps.first(max(0.0, stats.first_token_ts - stats.scheduled_ts))
     if not record.http and not record.unfinished:
-        record.ended_at = sequence.ended_at
+        record.ended_at = time.monotonic()
         runtime.end(record, None)
 
 

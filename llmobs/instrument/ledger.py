@@ -29,7 +29,7 @@ class EngineLedger:
         self.model_name = model_name
         self.engine = engine
         self.static = static
-        self._latest: Any = None  # the last SchedulerStats
+        self.latest: Any = None  # the last SchedulerStats; `Steps.add` takes it over
         self.load_at = 0.0  # monotonic time of it, for merging processes
         self._load = Load()
         self._load_of: Any = None
@@ -66,23 +66,22 @@ class EngineLedger:
 
     # -- what vLLM reports -------------------------------------------------------------------------------------
 
-    def hear(self, s: Any, at: float) -> None:
-        """Take over the gauges of one SchedulerStats that came at the monotonic time `at`."""
-        self._latest, self.load_at = s, at
-
     @property
     def load(self) -> Load:
         """What the scheduler said last."""
-        latest = self._latest
-        if latest is not self._load_of:
-            waiting, deferred = getattr(latest, "num_waiting_reqs", None), _deferred(latest)
-            usage = getattr(latest, "kv_cache_usage", None)
+        return self.load_of(self.latest)
+
+    def load_of(self, s: Any) -> Load:
+        """Return the load that one SchedulerStats of this engine tells; nothing is known without one."""
+        if s is not self._load_of:
+            waiting, deferred = getattr(s, "num_waiting_reqs", None), _deferred(s)
+            usage = getattr(s, "kv_cache_usage", None)
             if usage is None:
-                usage = getattr(latest, "gpu_cache_usage", None)
+                usage = getattr(s, "gpu_cache_usage", None)
             if waiting is not None and deferred is not None:
                 waiting += deferred
-            self._load = Load(getattr(latest, "num_running_reqs", None), waiting, usage)
-            self._load_of = latest
+            self._load = Load(getattr(s, "num_running_reqs", None), waiting, usage)
+            self._load_of = s
         return self._load
 
     def scheduler(self, s: Any) -> None:
@@ -225,7 +224,7 @@ class EngineLedger:
         if busy_since is not None:
             since = max(0.0, now - max(busy_since, self.progress_at or busy_since))
         oldest = self.oldest_waiting_arrival
-        load, deferred = self.load, _deferred(self._latest)
+        load, deferred = self.load, _deferred(self.latest)
         by_reason: dict[str, float] = {}
         if load.waiting is not None and deferred is not None:
             by_reason = {"capacity": load.waiting - deferred, "deferred": deferred}
@@ -236,8 +235,8 @@ class EngineLedger:
             waiting=load.waiting,
             waiting_by_reason=by_reason,
             kv_cache_usage=load.kv_cache_usage,
-            lora_running=_capped(getattr(self._latest, "running_lora_adapters", None)),
-            lora_waiting=_capped(getattr(self._latest, "waiting_lora_adapters", None)),
+            lora_running=_capped(getattr(self.latest, "running_lora_adapters", None)),
+            lora_waiting=_capped(getattr(self.latest, "waiting_lora_adapters", None)),
             oldest_waiting_seconds=max(0.0, wall - oldest) if oldest is not None else None,
             seconds_since_progress=since,
             sleep_state=self.sleep,

@@ -53,10 +53,12 @@ class Middleware:
         path = scope["path"]
         if root := scope.get("root_path"):
             path = path.removeprefix(root)
-        if path == "/stats" and scope["method"] in ("GET", "HEAD") and SEEN not in scope:
-            return answer(scope, receive, send, self.app)
+        if path not in OPERATIONS:
+            if path == "/stats" and scope["method"] in ("GET", "HEAD") and SEEN not in scope:
+                return answer(scope, receive, send, self.app)
+            return self.app(scope, receive, send)
         runtime = runtimes.get()
-        if runtime is None or path not in OPERATIONS or scope["method"] != "POST" or SEEN in scope:
+        if runtime is None or scope["method"] != "POST" or SEEN in scope:
             return self.app(scope, receive, send)
         begun = self._hook.run(_begin, runtime, scope, path)
         if begun is None:
@@ -77,7 +79,8 @@ class Middleware:
         async def sending(message: Message) -> None:
             run(_sending, record, message)
             await send(message)
-            run(_sent, record, message)
+            if record.ended_at is not None and record.disconnected_at is None:
+                record.response_complete = True
 
         token = records.current.set(record)
         raised: BaseException | None = None
@@ -157,12 +160,6 @@ def _sending(record: RequestRecord, message: Message) -> None:
                 record.stream_error = error_frame(body)
         elif record.status is not None and record.status >= 400 and len(record.error_body) < _ERROR_BYTES:
             record.error_body += bytes(body[:_ERROR_BYTES])
-
-
-def _sent(record: RequestRecord, message: Message) -> None:
-    last = message["type"] == "http.response.body" and not message.get("more_body", False)
-    if last and record.disconnected_at is None:
-        record.response_complete = True
 
 
 class Outermost:

@@ -16,10 +16,10 @@ class Observer:
     name: str
 
     def started(self, record: RequestRecord, headers: list[tuple[bytes, bytes]]) -> None:
-        """A request arrived. May set `record.trace` and change `headers`, which vLLM will see."""
+        """A request arrived. May set `record.trace`, `wants_detail`, and change `headers`, which vLLM will see."""
 
     def submitted(self, record: RequestRecord, sequence: SequenceRecord) -> None:
-        """A sequence of it went to the engine. May set `sequence.detail`."""
+        """A sequence of a request with `wants_detail` went to the engine. May set `sequence.detail`."""
 
     def finished(self, record: RequestRecord, facts: RequestFacts) -> None:
         """It has ended, however it ended; called exactly once."""

@@ -4,7 +4,7 @@
 into `RequestFacts`, once, which nobody changes; ledger, log, and spans all read those and nothing else.
 
 Clocks: `started` and every `*_at` are this process's monotonic clock in seconds (`time.monotonic`), which on one host
-is also the engine core's. `started_wall` is Unix time. `RequestFacts.wall(t)` converts.
+is also the engine core's. `RequestFacts.wall(t)` converts to Unix time.
 """
 
 from __future__ import annotations
@@ -58,9 +58,6 @@ class Load(NamedTuple):
     kv_cache_usage: float | None = None
 
 
-UNKNOWN_LOAD = Load()
-
-
 class SequenceRecord:
     """One sequence of a request in the engine. `state` is vLLM's RequestState, `stats` its RequestStateStats or None.
 
@@ -70,7 +67,7 @@ class SequenceRecord:
     """
 
     ended_at: float | None = None
-    finish_reason: str | None = None
+    reason: Any = None  # vLLM's FinishReason, or our text
     detail: Any = None
 
     def __init__(self, request: RequestRecord, state: Any, submitted_at: float, params: Any = None) -> None:
@@ -80,6 +77,11 @@ class SequenceRecord:
         self.submitted_at = submitted_at
         self.params = params  # vLLM's SamplingParams
 
+    @property
+    def finish_reason(self) -> str | None:
+        """Why it has ended, None before."""
+        return None if self.reason is None else str(self.reason)
+
 
 class RequestRecord:
     """Everything seen of one request so far."""
@@ -87,7 +89,7 @@ class RequestRecord:
     # Class attributes, so that a new record sets only what it has: one is made while the engine waits for the request.
     trace: TraceContext | None = None
     client: int | None = None  # hash of the header that names the client
-    load = UNKNOWN_LOAD  # at arrival
+    heard: Any = None  # `Runtime.heard()` at arrival
     scheme: str | None = None  # http or https
     body_at: float | None = None  # last piece of the request's body received
     body_head = b""  # first piece of it, kept only while the request lives
@@ -102,21 +104,27 @@ class RequestRecord:
     stream_error = b""
     rejection: str | None = None  # vLLM's admission control refused it, with this reason
     death_reason: str | None = None  # the engine died while this was in flight: oom or engine_dead
-    ended_at: float | None = None
-    spans: Any = None  # the tracer's own; nobody else touches it
+    ended_at: float | None = None  # last byte handed over
+    parsed_at: float | None = None  # body read and validated, the endpoint is about to run
+    wants_detail = False  # the tracer wants every step of its first sequence
+    detail: Any = None  # and collects them here
+    # What follows is set once, when it has left us (`Runtime.end`).
+    left_at = 0.0
+    raised: BaseException | None = None  # what left the application
+    heard_at_end: Any = None
+    engine_death: str | None = None  # why the engine was dead then
 
     def __init__(self, request_id: str, endpoint: str | None, *, http: bool = True) -> None:
         self.request_id = request_id
         self.endpoint = endpoint
         self.http = http
         self.started = time.monotonic()
-        self.started_wall = time.time()
         self.sequences: list[SequenceRecord] = []
 
     @property
     def unfinished(self) -> bool:
         """Whether a sequence of it is still in the engine."""
-        return any(s.finish_reason is None for s in self.sequences)
+        return any(s.reason is None for s in self.sequences)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)  # not frozen: that alone would double the time to make one
@@ -125,7 +133,8 @@ class RequestFacts:
 
     `outcome` is completed, failed or rejected; `reason` one of `snapshot.FAILURE_REASONS`, or None when completed.
     Prompt tokens are counted once per prompt (n sequences share it), completion tokens over all sequences. `*_at` are
-    on the monotonic clock. `queue`, `prefill` and `decode` are those of the first sequence that was scheduled.
+    on the monotonic clock; with `wall_offset` they are Unix time. `queue`, `prefill` and `decode` are those of the
+    first sequence that was scheduled.
     """
 
     request_id: str
@@ -146,7 +155,7 @@ class RequestFacts:
     cached_tokens: int | None
     preemptions: int | None
     spec_acceptance: float | None
-    started_wall: float
+    wall_offset: float
     started_at: float
     body_at: float | None
     submitted_at: float | None
@@ -205,7 +214,7 @@ class RequestFacts:
 
     def wall(self, at: float) -> float:
         """Return the Unix time of a moment on the monotonic clock."""
-        return self.started_wall + (at - self.started_at)
+        return at + self.wall_offset
 
 
 def worst_finish_reason(reasons: list[str]) -> str | None:

@@ -14,7 +14,7 @@ from llmobs.instrument import rundir
 from llmobs.instrument.assemble import assemble
 from llmobs.instrument.beat import BeatReader
 from llmobs.instrument.clients import Clients
-from llmobs.instrument.ends import Ended, Ends
+from llmobs.instrument.ends import Ends
 from llmobs.instrument.guard import guards, logger
 from llmobs.instrument.ledger import EngineLedger
 from llmobs.instrument.logs import LogWriter
@@ -89,7 +89,7 @@ class Runtime:
 
     def begin(self, record: RequestRecord, headers: list[tuple[bytes, bytes]]) -> None:
         """A request arrived."""
-        record.load = self.load()
+        record.heard = self.heard()
         self.active.add(record)
         self._ends.moved = record.started
         for hook, started in self.observers.started:
@@ -100,7 +100,9 @@ class Runtime:
         if record not in self.active:
             return
         self.active.discard(record)
-        self._ends.add(Ended(record, raised, time.monotonic(), self.load(), self.death))
+        record.left_at = time.monotonic()
+        record.raised, record.heard_at_end, record.engine_death = raised, self.heard(), self.death
+        self._ends.add(record)
 
     def count(self) -> None:
         """Count all steps and all requests that have ended, for a reader. On the event loop, or without it."""
@@ -112,10 +114,9 @@ class Runtime:
         self.steps.count()
         self._ends.settle()
 
-    def _conclude(self, ended: Ended) -> RequestFacts:
+    def _conclude(self, record: RequestRecord) -> RequestFacts:
         """Count one request; return its facts."""
-        record, raised, at, load, death = ended
-        outcome = classify(record, timeout=self.settings.timeout, raised=raised, dead=death)
+        outcome = classify(record, timeout=self.settings.timeout, raised=record.raised, dead=record.engine_death)
         if outcome is COMPLETED:
             self.completed += 1
         elif outcome.reason is not None:
@@ -123,20 +124,25 @@ class Runtime:
         if record.http and record.status is not None:
             group = f"{record.status // 100}xx"
             self.http[group] = self.http.get(group, 0) + 1
-        facts = self.facts(record, outcome, at, load)
+        for sequence in record.sequences:
+            # The step that made token 0 is its prefill.
+            stats = sequence.stats
+            if stats is not None and stats.scheduled_ts and stats.first_token_ts:
+                self.first.steps.first(max(0.0, stats.first_token_ts - stats.scheduled_ts))
+        facts = self.facts(record, outcome)
         self._observe(facts)
         return facts
 
-    def facts(self, record: RequestRecord, outcome: Outcome, now: float, load: Load | None = None) -> RequestFacts:
-        """Return the facts of a record that ended at `now`, under `load` (default: the load at this moment)."""
+    def facts(self, record: RequestRecord, outcome: Outcome) -> RequestFacts:
+        """Return the facts of a record that has ended."""
         return assemble(
             record,
             outcome,
             model=self.first.model_name,
-            load=load or self.load(),
+            load_at_arrival=self.load_of(record.heard),
+            load=self.load_of(record.heard_at_end),
             max_prompt=self.max_model_len * NEAR_LIMIT,
             offset=self.clock_offset or 0.0,
-            now=now,
             clients=self.clients,
         )
 
@@ -162,11 +168,16 @@ class Runtime:
 
     # -- the engine --------------------------------------------------------------------------------------------------
 
-    def load(self) -> Load:
-        """Return the load now: requests summed over the engines, KV usage as their mean."""
+    def heard(self) -> Any:
+        """Return what the scheduler of each engine said last, for `load_of`."""
+        first = self.first
+        return first.latest if len(self.ledgers) == 1 else [ledger.latest for ledger in self.ledgers.values()]
+
+    def load_of(self, heard: Any) -> Load:
+        """Return the load that was heard of: requests summed over the engines, KV usage as their mean."""
         if len(self.ledgers) == 1:
-            return self.first.load
-        loads = [ledger.load for ledger in self.ledgers.values()]
+            return self.first.load_of(heard)
+        loads = [ledger.load_of(s) for ledger, s in zip(self.ledgers.values(), heard or ())]
         usages = [x.kv_cache_usage for x in loads if x.kv_cache_usage is not None]
         return Load(
             _sum([x.running for x in loads]),

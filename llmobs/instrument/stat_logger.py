@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 from vllm.v1.metrics import loggers
@@ -12,7 +11,6 @@ from llmobs.instrument import frontend, startup
 from llmobs.instrument import runtime as runtimes
 from llmobs.instrument.guard import guard
 from llmobs.instrument.runtime import Runtime
-from llmobs.instrument.steps import Step
 
 # The aggregate base (0.11.1+) is one instance for all engines and hears of sleep and admission; older versions get one
 # instance per engine.
@@ -39,15 +37,14 @@ class StatLogger(_Base):  # type: ignore[misc]
         runtime = self._runtime
         positions = None
         if self._steps.active:
-            positions = frontend.positions[:]
-            frontend.positions.clear()
+            positions, frontend.positions = frontend.positions, []
         if runtime is None:
             return
         engine = kwargs.get("engine_idx")
         if engine is None:
             engine = args[-1] if args and isinstance(args[-1], int) else self._engine
         ledger = runtime.ledgers.get(engine) or runtime.first
-        runtime.steps.add(Step(ledger, scheduler, iteration, positions, kwargs.get("mm_cache_stats"), time.monotonic()))
+        runtime.steps.add(ledger, scheduler, iteration, positions, kwargs.get("mm_cache_stats"))
         if runtime.loop is None:
             runtime.loop = asyncio.get_running_loop()
 

@@ -33,8 +33,9 @@ ISSUE_FIELDS = {
 
 def _facts() -> RequestFacts:
     record = RequestRecord("id", "/v1/completions")
-    return assemble(record, COMPLETED, model="m", load=Load(1, 2, 0.5), max_prompt=900, offset=0.0,
-                    now=record.started + 1, clients=Clients(4))  # fmt: skip
+    record.left_at = record.started + 1
+    return assemble(record, COMPLETED, model="m", load_at_arrival=Load(), load=Load(1, 2, 0.5), max_prompt=900,
+                    offset=0.0, clients=Clients(4))  # fmt: skip
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

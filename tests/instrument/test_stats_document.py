@@ -22,7 +22,6 @@ from llmobs.instrument.ledger import EngineLedger
 from llmobs.instrument.logs import LogWriter
 from llmobs.instrument.runtime import Runtime
 from llmobs.instrument.settings import InstrumentSettings, load
-from llmobs.instrument.steps import Step
 from llmobs.snapshot import FACTS, TOKEN_BUCKETS, Exemplar
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "stats.md"
@@ -73,7 +72,7 @@ def test_waiting_contains_the_deferred_in_every_version(
 ) -> None:
     """From 0.20 vLLM reports deferred requests apart; the sum means the same in all versions."""
     ledger = EngineLedger("m", 0, {}, 1024)
-    ledger.hear(SimpleNamespace(num_running_reqs=1, gpu_cache_usage=0.25, **fields), 1.0)
+    ledger.latest = SimpleNamespace(num_running_reqs=1, gpu_cache_usage=0.25, **fields)
     snapshot = ledger.snapshot(now=1.0, wall=1.0, busy_since=None, shared={})
     assert (snapshot.waiting, dict(snapshot.waiting_by_reason), snapshot.kv_cache_usage) == (waiting, by_reason, 0.25)
 
@@ -109,10 +108,8 @@ def test_a_step_is_a_gauge_at_once_and_counted_with_the_next_reader() -> None:
     runtime = _runtime()
     for position in (1, 2):
         scheduler = SimpleNamespace(num_running_reqs=position, num_waiting_reqs=7, kv_cache_usage=0.5)
-        runtime.steps.add(
-            Step(runtime.first, scheduler, _iteration(inter_token_latencies_iter=[0.004]), [position], None, 10.0)
-        )
-    assert (runtime.load().running, runtime.load().waiting) == (2, 7)
+        runtime.steps.add(runtime.first, scheduler, _iteration(inter_token_latencies_iter=[0.004]), [position])
+    assert (runtime.first.load.running, runtime.first.load.waiting) == (2, 7)
     runtime.settle()
     engine = runtime.snapshot().engines[0]
     assert engine.generation_tokens == 2 * _iteration().num_generation_tokens
@@ -127,9 +124,7 @@ def test_intervals_without_their_positions_are_still_inter_token_times() -> None
     hook = guard("steps")
     try:
         for positions in ([1], [1, 2], [1, 2], [1, 2], None, None):
-            runtime.steps.add(
-                Step(runtime.first, None, _iteration(inter_token_latencies_iter=[0.004]), positions, None, 10.0)
-            )
+            runtime.steps.add(runtime.first, None, _iteration(inter_token_latencies_iter=[0.004]), positions)
         runtime.settle()
         assert (hook.errors, hook.active) == (3, False)
     finally:
@@ -155,7 +150,8 @@ def test_shares_of_several_processes_add_up() -> None:
         runtime = _runtime(client_count=2)
         ledger = runtime.first
         ledger.counters["generation_tokens"] = number * 100
-        ledger.hear(SimpleNamespace(num_running_reqs=number, num_waiting_reqs=0, kv_cache_usage=0.1 * number), spoken)
+        ledger.latest = SimpleNamespace(num_running_reqs=number, num_waiting_reqs=0, kv_cache_usage=0.1 * number)
+        ledger.load_at = spoken
         ledger.ttft.observe(0.05 * number)
         ledger.ttft.exemplify(0.05 * number, "a" * 32, float(number))
         runtime.failed["abort"] = number

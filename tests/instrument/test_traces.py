@@ -40,7 +40,7 @@ def _request(runtime: Runtime, traces: Any, **more: Any) -> RequestRecord:
         setattr(record, name, value)
     traces.started(record, [])
     record.status, record.response_complete, record.ended_at = 200, True, time.monotonic()
-    traces.finished(record, runtime.facts(record, COMPLETED, time.monotonic()))
+    traces.finished(record, runtime.facts(record, COMPLETED))
     return record
 
 
@@ -162,7 +162,6 @@ def test_a_request_that_is_not_recorded_keeps_nothing(runtime: Runtime, monkeypa
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
     record = _request(runtime, observer(runtime, _config()))
-    assert record.spans is None
     assert record.trace is not None
     assert record.trace.sampled is False
 

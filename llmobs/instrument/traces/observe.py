@@ -34,17 +34,6 @@ _PARAMETERS: tuple[tuple[str, str, Any], ...] = (
 )
 
 
-class RequestTrace:
-    """What a recorded request collects for its spans (`RequestRecord.spans`)."""
-
-    __slots__ = ("detail", "parsed_at", "wants_detail")
-
-    def __init__(self, wants_detail: bool) -> None:
-        self.wants_detail = wants_detail
-        self.detail: Detail | None = None
-        self.parsed_at: float | None = None
-
-
 class Traces(Observer):
     """Makes spans. A request that is not recorded costs a few ids and one comparison."""
 
@@ -84,8 +73,8 @@ class Traces(Observer):
         forced = self._settings.detail_allowed and _header(headers, b"x-llmobs-detail") == b"1"
         state = _header(headers, b"tracestate").decode("latin-1") if record.trace is not None else ""
         trace = record.trace = self._sampler.root(record.trace, state, forced=forced)
-        if trace.sampled:
-            record.spans = RequestTrace(forced or (self._share.any and self._share.has(trace.trace_id)))
+        if forced or (self._share.any and trace.sampled and self._share.has(trace.trace_id)):
+            record.wants_detail = True
         if self._vllm_traces:
             flags = "01" if trace.sampled else "00"
             ours = f"00-{trace.trace_id}-{trace.span_id}-{flags}".encode()
@@ -93,27 +82,26 @@ class Traces(Observer):
 
     def submitted(self, record: RequestRecord, sequence: SequenceRecord) -> None:
         """Follow the first sequence's steps, when the request gets token detail."""
-        spans: RequestTrace | None = record.spans
-        if spans is not None and spans.wants_detail and spans.detail is None:
-            spans.detail = sequence.detail = Detail(self._settings.detail_every)
+        if record.detail is None:
+            record.detail = sequence.detail = Detail(self._settings.detail_every)
 
     def finished(self, record: RequestRecord, facts: RequestFacts) -> None:
         """Make the spans and hand them to the pipeline."""
-        spans: RequestTrace | None = record.spans
-        if spans is None:
+        trace = record.trace
+        if trace is None or not trace.sampled or trace.span_id is None:
             return
         ended = Ended(
             facts=facts,
             scheme=record.scheme,
-            parsed_at=spans.parsed_at,
+            parsed_at=record.parsed_at,
             last_byte_at=record.last_byte_at,
             request=_request(record),
             finish_reasons=[s.finish_reason for s in record.sequences if s.finish_reason is not None],
-            detail=spans.detail,
+            detail=record.detail,
             offset=self._runtime.clock_offset or 0.0,
             error=record.stream_error or record.error_body,
         )
-        detail = spans.detail
+        detail: Detail | None = record.detail
         if detail is None:
             self._pipeline.add(_SPANS, lambda: self._builder.request(ended))
         else:  # many spans: in the pipeline's thread
@@ -160,5 +148,5 @@ def _before_endpoint(original: Callable[..., Any], hook: Guard) -> Callable[...,
 def _parsed() -> None:
     """FastAPI has read, parsed and validated the body: the endpoint is about to run."""
     record = records.current.get()
-    if record is not None and record.spans is not None and record.spans.parsed_at is None:
-        record.spans.parsed_at = time.monotonic()
+    if record is not None and record.parsed_at is None:
+        record.parsed_at = time.monotonic()

@@ -73,7 +73,7 @@ class SpanBuilder:
         trace_id, root = bytes.fromhex(trace.trace_id), bytes.fromhex(trace.span_id)
         parent = None if trace.parent_id is None else bytes.fromhex(trace.parent_id)
         state = TraceState.from_header([trace.state]).to_header() if trace.state else ""
-        origin, base = facts.started_at, int(facts.started_wall * 1e9)
+        origin, base = facts.started_at, int(facts.wall(facts.started_at) * 1e9)
         end = base + int(facts.latency * 1e9)
         spans = [
             Span(
