@@ -43,19 +43,25 @@ class StepLatencies:
     def later(self, positions: Sequence[int], intervals: Sequence[float]) -> None:
         """Count one step: ``intervals[i]`` seconds before the token at position ``positions[i]`` of its sequence.
 
-        ValueError when the two do not belong together. Written out, because it runs for every token; all sequences
-        of one step usually share one interval, so the last bucket search is remembered.
+        ValueError when the two do not belong together. All sequences of one step usually share one interval, which is
+        then looked up once: this runs for every token.
         """
         if len(positions) != len(intervals):
             raise ValueError(f"{len(positions)} token positions for {len(intervals)} inter-token times")
+        if not intervals:
+            return
         counts, totals, place, end = self.counts, self.totals, POSITION, _LAST
-        last, index = -1.0, 0
-        for position, seconds in zip(positions, intervals):
-            if seconds != last:
-                last = seconds
-                index = bisect_left(stats.INTER_TOKEN_BOUNDS, seconds)
-            bucket = place[position if position < end else end]
-            counts[bucket][index] += 1
+        buckets = [place[position if position < end else end] for position in positions]
+        first = intervals[0]
+        if intervals.count(first) == len(intervals):
+            index = bisect_left(stats.INTER_TOKEN_BOUNDS, first)
+            for bucket in set(buckets):
+                many = buckets.count(bucket)
+                counts[bucket][index] += many
+                totals[bucket] += many * first
+            return
+        for bucket, seconds in zip(buckets, intervals):
+            counts[bucket][bisect_left(stats.INTER_TOKEN_BOUNDS, seconds)] += 1
             totals[bucket] += seconds
 
     def inter_token(self) -> Histogram:
