@@ -123,8 +123,11 @@ async def _connect(
 ) -> None:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
-    await loop.create_connection(lambda: _Client(numbers, ask, answered, done), "127.0.0.1", port)
-    await done
+    try:
+        await loop.create_connection(lambda: _Client(numbers, ask, answered, done), "127.0.0.1", port)
+        await done
+    finally:
+        done.cancel()  # a reader that is cancelled while it connects asks no more
 
 
 def measure(port: int, pid: int, requests: int, *, stream: bool, poll: bool) -> tuple[float, float]:

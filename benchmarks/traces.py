@@ -68,7 +68,8 @@ def _run(observed: bool, steps: int) -> tuple[float, float, float]:
         record.status, record.response_complete, record.ended_at = 200, True, now + 0.31
         if traces is not None:
             traces.started(record, [])
-            traces.submitted(record, sequence)
+            if record.wants_detail:
+                traces.submitted(record, sequence)
             if sequence.detail is not None:
                 for position, output in enumerate(outputs):
                     sequence.detail(output, now + 0.004 * position, 0.004 if position else None, position)

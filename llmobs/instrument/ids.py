@@ -18,7 +18,7 @@ _used = 0
 
 
 def hexadecimal(digits: int) -> str:
-    """Return a random number of that many hexadecimal digits, at most `_LOT`."""
+    """Return a random number of that many hexadecimal digits, at most `_LOT`. For one thread, the event loop's."""
     global _digits, _used
     if _used + digits > len(_digits):
         _digits, _used = octets(_LOT // 2).hex(), 0
