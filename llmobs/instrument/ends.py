@@ -91,6 +91,7 @@ class Ends:
                 hook.run(finished, record, facts)
             _offer_processor()
         for record, _ in told:
-            # Request and sequences refer to each other: left so, only the garbage collector would free them, and what
-            # vLLM keeps of them with it.
+            # Request and sequences refer to each other, and an exception to the frames it came through: left so, only
+            # the garbage collector would free them, and what vLLM keeps of them with it.
             record.sequences.clear()
+            record.raised = None
