@@ -103,6 +103,20 @@ def test_step_latencies_are_counted_once_and_read_twice() -> None:
     assert {k: v.count for k, v in snapshot.decode_step_latency.items()} == {"0": 1, "1": 1, "2-5": 2}
 
 
+def test_an_interval_that_all_share_counts_like_each_by_itself() -> None:
+    """A step whose sequences waited equally long is counted bucket by bucket, with the same result."""
+    positions = [1, 2, 3, 5, 6, 500, 501, 9999, 1]
+    together, apart = EngineLedger("m", 0, {}, 1024).steps, EngineLedger("m", 0, {}, 1024).steps
+    together.later(positions, [0.004] * len(positions))
+    for position in positions:
+        apart.later([position], [0.004])
+    assert together.counts == apart.counts
+    assert sum(map(sum, together.counts)) == len(positions)
+    assert together.totals == pytest.approx(apart.totals)
+    together.later([], [])
+    assert together.counts == apart.counts
+
+
 def test_a_step_is_a_gauge_at_once_and_counted_with_the_next_reader() -> None:
     """What the scheduler says of now is known at its message; what has happened is complete when somebody reads."""
     runtime = _runtime()
